@@ -1,0 +1,1 @@
+"""siltwin: a hardware emulator and digital twin of AI accelerator cards."""

@@ -1,0 +1,1 @@
+"""One card, alive in simulated time: spec, units, kernels, HBM, calendar."""

@@ -1,0 +1,1 @@
+"""Activities that share resources in integer picoseconds: the solver and the SimPy engine."""

@@ -1,0 +1,1 @@
+"""Numba twins of the instructions' NumPy meanings, same names."""

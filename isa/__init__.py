@@ -1,0 +1,1 @@
+"""What a card can be told to do: element types, instructions, programs. Imports nothing else of siltwin."""

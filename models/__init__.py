@@ -1,0 +1,1 @@
+"""What must be computed: shapes, blocks and the spelling of checkpoints. Never a card."""

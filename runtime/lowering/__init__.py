@@ -1,0 +1,1 @@
+"""From a graph and a layout to blocks and Programs."""
