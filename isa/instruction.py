@@ -1,0 +1,153 @@
+"""Instruction: the base class whose subclasses declare mnemonic, operands, rules, Work and meaning once."""
+
+from __future__ import annotations
+
+import typing
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, dataclass_transform
+
+import numpy as np
+
+from .dtype import DType
+from .errors import ProgramError
+from .operands import Kind, Ref, Role, Writer, kind_of
+from .work import Unit, Work
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Dim = int | str
+REGISTRY: dict[str, type[Instruction]] = {}
+_OPCODES: dict[int, type[Instruction]] = {}
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """Element type and shape of a buffer; a dimension is a number or the name of an extent."""
+
+    dtype: DType
+    shape: tuple[Dim, ...]
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+class Shapes(Protocol):
+    """Where an instruction looks up its operands' types; dimensions are integers once extents are bound."""
+
+    def type_of(self, ref: Ref) -> TensorType:
+        """Type of an operand, its column range applied."""
+
+    def group_size(self, group: str) -> int:
+        """Number of ranks in a group."""
+
+
+class Sizes(Shapes, Protocol):
+    """Shapes with every extent bound to a number: what Work is computed from."""
+
+    def shape(self, ref: Ref) -> tuple[int, ...]:
+        """Dimensions of an operand."""
+
+    def extent(self, name: str) -> tuple[int, ...]:
+        """The values of an extent (one for a scalar)."""
+
+    def group_index(self, group: str) -> int:
+        """This card's place in a group."""
+
+
+class Memory(Sizes, Protocol):
+    """Device memory as the NumPy meaning sees it: values in, values out, rounded to the buffer's dtype."""
+
+    def get(self, ref: Ref) -> Array:
+        """Values of an operand: float32 for float types, the integers themselves otherwise."""
+
+    def put(self, ref: Ref, values: Array) -> None:
+        """Round values to the operand's dtype and store them."""
+
+
+@dataclass_transform(frozen_default=True)
+class Instruction:
+    """One macro-instruction over tensors.
+
+    A subclass states `opcode` and `unit` in its class line and its operands as annotated fields; from these the
+    encoder, decoder, assembler, disassembler, legality check and ISA page are derived. `check` states the shape and
+    dtype rules, `work` the operations and bytes, `execute` the meaning in NumPy.
+    """
+
+    opcode: ClassVar[int]
+    unit: ClassVar[Unit]
+    mnemonic: ClassVar[str]
+    operands: ClassVar[dict[str, Kind]]
+
+    def __init_subclass__(cls, *, opcode: int, unit: Unit) -> None:
+        dataclass(frozen=True)(cls)
+        cls.opcode, cls.unit, cls.mnemonic = opcode, unit, cls.__name__.lower()
+        hints = typing.get_type_hints(cls, include_extras=True)
+        cls.operands = {name: kind_of(hints[name]) for name in cls.__dataclass_fields__}  # type: ignore[attr-defined]
+        if opcode in _OPCODES:
+            raise ProgramError(f"{cls.__name__}: opcode {opcode:#x} already belongs to {_OPCODES[opcode].__name__}")
+        _OPCODES[opcode] = REGISTRY[cls.mnemonic] = cls
+
+    @abstractmethod
+    def check(self, t: Shapes) -> None:
+        """Raise ProgramError where shapes or dtypes break the rules."""
+
+    @abstractmethod
+    def work(self, s: Sizes) -> Work:
+        """Operations, bytes and geometry for bound extents."""
+
+    def execute(self, m: Memory) -> None:
+        """The meaning, in NumPy; instructions that cross cards mean their expansion instead."""
+        raise ProgramError(
+            f"{self.mnemonic} crosses cards: its meaning is its expansion into send, recv and recv_reduce"
+        )
+
+    def refs(self) -> Iterator[tuple[Ref, Role]]:
+        """Every buffer operand with the way it is used."""
+        for name, kind in self.operands.items():
+            ref = getattr(self, name)
+            if kind.role is not None and ref is not None:
+                yield ref, kind.role
+
+    def encode(self, writer: Writer) -> None:
+        """Append opcode and operands."""
+        writer.uint(self.opcode)
+        for name, kind in self.operands.items():
+            kind.write(writer, getattr(self, name))
+
+    def __str__(self) -> str:
+        return " ".join([self.mnemonic, *(f"{n}={k.show(getattr(self, n))}" for n, k in self.operands.items())])
+
+
+def require(condition: bool, instruction: Instruction, message: str) -> None:
+    """Raise ProgramError naming the instruction unless the condition holds."""
+    if not condition:
+        raise ProgramError(f"{instruction.mnemonic}: {message} (in: {instruction})")
+
+
+def elements(shape: tuple[int, ...]) -> int:
+    """Number of elements of a shape."""
+    count = 1
+    for dim in shape:
+        count *= dim
+    return count
+
+
+def rows_cols(shape: tuple[int, ...]) -> tuple[int, int]:
+    """A shape as rows of its last dimension."""
+    return elements(shape[:-1]), shape[-1]
+
+
+def bytes_of(s: Sizes, *refs: Ref | None) -> int:
+    """Bytes of operands together; absent ones count nothing."""
+    return sum(s.type_of(ref).dtype.bytes_of(elements(s.shape(ref))) for ref in refs if ref is not None)
+
+
+def split_even(total: int, parts: int) -> list[tuple[int, int]]:
+    """(start, size) of `parts` contiguous shares of `total`: the first `total % parts` have one more.
+
+    Every split in siltwin follows it: vocabulary shards, all-gather parts, all-reduce chunks.
+    """
+    small, extra = divmod(total, parts)
+    sizes = [small + (index < extra) for index in range(parts)]
+    return [(sum(sizes[:index]), size) for index, size in enumerate(sizes)]

@@ -1,0 +1,197 @@
+"""Program: what one card is told to do, as calls of blocks over named buffers, with a table of extents."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+
+from .control import SIGNAL
+from .errors import ProgramError
+from .instruction import Instruction, TensorType
+from .operands import Ref
+
+
+class Space(Enum):
+    """What a buffer holds, which is also the tag its device memory is accounted under."""
+
+    WEIGHT = "weight"
+    TABLE = "table"
+    KV = "kv"
+    STATE = "state"
+    ACTIVATION = "activation"
+    INPUT = "input"
+    COMMUNICATION = "communication"
+    HOST = "host"
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A named buffer of a program; host buffers lie in host memory, all others on the device."""
+
+    name: str
+    type: TensorType
+    space: Space
+
+
+@dataclass(frozen=True)
+class Issue:
+    """An instruction in its queue, with what it waits for.
+
+    Each wait is (semaphore, count). The semaphore is one that the program declares, or a queue's name: a queue's
+    semaphore grows by one as each of its instructions ends. Counts are relative to the call: all that the calls before
+    it signal, plus `count`.
+    """
+
+    queue: str
+    instruction: Instruction
+    waits: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Block:
+    """Straight-line instructions over parameters (bound by each call) and locals (dead when the call ends)."""
+
+    name: str
+    params: tuple[tuple[str, TensorType], ...]
+    locals: tuple[tuple[str, TensorType], ...]
+    body: tuple[Issue, ...]
+
+    @cached_property
+    def types(self) -> dict[str, TensorType]:
+        """Type of every name that the body may mention."""
+        return dict(self.params) | dict(self.locals)
+
+    @cached_property
+    def signals(self) -> Counter[str]:
+        """What one call adds to every semaphore, queue semaphores included."""
+        total = Counter(issue.queue for issue in self.body)
+        for issue in self.body:
+            if isinstance(issue.instruction, SIGNAL):
+                total[issue.instruction.semaphore] += issue.instruction.count
+        return total
+
+
+@dataclass(frozen=True)
+class Call:
+    """One execution of a block: a program buffer for each of its parameters, in order."""
+
+    block: str
+    arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Extent:
+    """A named integer that the host binds at submission; a vector extent holds one integer a sequence."""
+
+    name: str
+    is_vector: bool = False
+
+
+@dataclass(frozen=True)
+class Group:
+    """A named group of ranks that the program communicates in; which ranks, the cluster binding says."""
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Program:
+    """All that one card executes for one step; a pure value that can be printed, saved, compared and run."""
+
+    name: str
+    queues: tuple[str, ...]
+    extents: tuple[Extent, ...]
+    groups: tuple[Group, ...]
+    semaphores: tuple[str, ...]
+    buffers: tuple[Buffer, ...]
+    blocks: tuple[Block, ...]
+    calls: tuple[Call, ...]
+
+    @cached_property
+    def block(self) -> dict[str, Block]:
+        """Blocks by name."""
+        return {block.name: block for block in self.blocks}
+
+    @cached_property
+    def buffer(self) -> dict[str, Buffer]:
+        """Buffers by name."""
+        return {buffer.name: buffer for buffer in self.buffers}
+
+    @cached_property
+    def group_sizes(self) -> dict[str, int]:
+        """Group sizes by name."""
+        return {group.name: group.size for group in self.groups}
+
+    def semaphore_bases(self) -> list[Counter[str]]:
+        """For each call, what the calls before it add to every semaphore."""
+        bases: list[Counter[str]] = []
+        total: Counter[str] = Counter()
+        for call in self.calls:
+            bases.append(total.copy())
+            total.update(self.block[call.block].signals)
+        return bases
+
+
+def column_slice(kind: TensorType, ref: Ref) -> TensorType:
+    """The type of `ref` into a buffer of type `kind`; ProgramError when the columns are not there."""
+    if ref.size is None:
+        return kind
+    last = kind.shape[-1] if kind.shape else 0
+    if not isinstance(last, int) or ref.start + ref.size > last:
+        raise ProgramError(f"{ref} takes columns that {kind} does not have")
+    return TensorType(kind.dtype, (*kind.shape[:-1], ref.size))
+
+
+class BlockShapes:
+    """Symbolic types of a block's operands: what the legality check reads."""
+
+    def __init__(self, block: Block, group_sizes: Mapping[str, int]) -> None:
+        self.block, self.group_sizes = block, group_sizes
+
+    def type_of(self, ref: Ref) -> TensorType:
+        """Type of an operand, its column range applied."""
+        if ref.buffer not in self.block.types:
+            known = ", ".join(self.block.types)
+            raise ProgramError(f"block {self.block.name}: no buffer {ref.buffer!r}; it has {known}")
+        return column_slice(self.block.types[ref.buffer], ref)
+
+    def group_size(self, group: str) -> int:
+        """Ranks in a group."""
+        if group not in self.group_sizes:
+            known = ", ".join(self.group_sizes) or "none"
+            raise ProgramError(f"block {self.block.name}: group {group!r} is not declared; declared: {known}")
+        return self.group_sizes[group]
+
+
+@dataclass(frozen=True)
+class Binding:
+    """What a submission binds: a value for every extent, and this card's index in every group."""
+
+    extents: Mapping[str, tuple[int, ...]]
+    group_index: Mapping[str, int]
+
+
+class BoundShapes(BlockShapes):
+    """A block's operands with every extent a number: what Work is computed from."""
+
+    def __init__(self, block: Block, group_sizes: Mapping[str, int], binding: Binding) -> None:
+        super().__init__(block, group_sizes)
+        self.binding = binding
+
+    def shape(self, ref: Ref) -> tuple[int, ...]:
+        """Dimensions of an operand."""
+        return tuple(d if isinstance(d, int) else self.extent(d)[0] for d in self.type_of(ref).shape)
+
+    def extent(self, name: str) -> tuple[int, ...]:
+        """The values of an extent (one for a scalar)."""
+        if name not in self.binding.extents:
+            raise ProgramError(f"extent {name!r} is not bound; bound: {', '.join(self.binding.extents)}")
+        return self.binding.extents[name]
+
+    def group_index(self, group: str) -> int:
+        """This card's place in a group."""
+        return self.binding.group_index[group]

@@ -1,0 +1,186 @@
+"""Instructions of the tensor unit: matrix product and attention over a paged KV cache."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .instruction import (
+    Array,
+    Instruction,
+    Memory,
+    Shapes,
+    Sizes,
+    bytes_of,
+    require,
+    rows_cols,
+)
+from .operands import ExtentName, In, OptionalIn, Out
+from .work import AttentionShape, MatmulShape, Unit, Work
+
+
+class MATMUL(Instruction, opcode=0x10, unit=Unit.TENSOR):
+    """dst[m, n] = a[m, k] @ w[n, k]^T (+ bias[n]), accumulated in fp32 and rounded once to dst's dtype.
+
+    Leading dimensions of `a` and `dst` count as rows; weights lie as checkpoints store them, one output a row.
+    """
+
+    dst: Out
+    a: In
+    w: In
+    bias: OptionalIn
+
+    def check(self, t: Shapes) -> None:
+        dst, a, w = t.type_of(self.dst), t.type_of(self.a), t.type_of(self.w)
+        require(len(w.shape) == 2, self, f"w must be [n, k], is {w}")
+        require(a.shape[-1] == w.shape[1], self, f"a is {a} and w is {w}: their k differ")
+        require(
+            dst.shape == (*a.shape[:-1], w.shape[0]),
+            self,
+            f"dst is {dst}, must be {(*a.shape[:-1], w.shape[0])}",
+        )
+        require(a.dtype.is_float and w.dtype.is_float and dst.dtype.is_float, self, "operands must be floats")
+        if self.bias is not None:
+            bias = t.type_of(self.bias)
+            require(bias.shape == w.shape[:1], self, f"bias is {bias}, must be [{w.shape[0]}]")
+
+    def work(self, s: Sizes) -> Work:
+        m, k = rows_cols(s.shape(self.a))
+        n = s.shape(self.w)[0]
+        return Work(
+            Unit.TENSOR,
+            ops=2 * m * n * k + (m * n if self.bias is not None else 0),
+            read_bytes=bytes_of(s, self.a, self.w, self.bias),
+            write_bytes=bytes_of(s, self.dst),
+            dtype=s.type_of(self.a).dtype,
+            shape=MatmulShape(m, n, k),
+        )
+
+    def execute(self, m: Memory) -> None:
+        product = m.get(self.a) @ m.get(self.w).T
+        m.put(self.dst, product if self.bias is None else product + m.get(self.bias))
+
+
+def context_rows(cache: Array, table: Array, length: int) -> Array:
+    """The first `length` token rows of a sequence, gathered from its pages: [length, row]."""
+    page_tokens = cache.shape[1]
+    pages = table[: -(-length // page_tokens)]
+    return cache[pages].reshape(-1, cache.shape[2])[:length]
+
+
+def causal_mask(queries: int, length: int, window: int) -> Array:
+    """True where a query may look: not ahead of itself, nor further back than `window` tokens (itself included)."""
+    position = np.arange(length - queries, length)[:, None]
+    key = np.arange(length)[None, :]
+    mask: Array = key <= position
+    return mask & (key > position - window) if window else mask
+
+
+class ATTENTION(Instruction, opcode=0x11, unit=Unit.TENSOR):
+    """Softmax attention of new tokens over a paged KV cache: prefill, decode, or both in one batch.
+
+    q and dst are [tokens, heads * dim], the sequences' new tokens one after the other. cache is
+    [pages, page_tokens, kv_heads * (qk_dim + v_dim)]: a token's keys, then its values. tables[b] lists the pages of
+    sequence b; q_lens[b] and kv_lens[b] count its new tokens and its tokens in the cache, new ones included. A query
+    sees the keys at or before its own position, at most `window` of them (0: all). The softmax is in fp32; query head h
+    uses key head h * kv_heads // heads. The extents hold the same lengths, for Work.
+    """
+
+    dst: Out
+    q: In
+    cache: In
+    tables: In
+    q_lens: In
+    kv_lens: In
+    q_extent: ExtentName
+    kv_extent: ExtentName
+    heads: int
+    kv_heads: int
+    qk_dim: int
+    v_dim: int
+    scale: float
+    window: int
+
+    def check(self, t: Shapes) -> None:
+        q, dst, cache = t.type_of(self.q), t.type_of(self.dst), t.type_of(self.cache)
+        row = self.kv_heads * (self.qk_dim + self.v_dim)
+        require(
+            self.heads % self.kv_heads == 0,
+            self,
+            f"heads={self.heads} is not a multiple of kv_heads={self.kv_heads}",
+        )
+        require(
+            q.shape[-1] == self.heads * self.qk_dim,
+            self,
+            f"q is {q}, its rows must be {self.heads * self.qk_dim}",
+        )
+        require(dst.shape == (q.shape[0], self.heads * self.v_dim), self, f"dst is {dst}")
+        require(len(cache.shape) == 3 and cache.shape[2] == row, self, f"cache is {cache}, its rows must be {row}")
+        require(self.window >= 0, self, "window must be 0 (none) or more")
+        tables, lens = t.type_of(self.tables), (t.type_of(self.q_lens), t.type_of(self.kv_lens))
+        require(
+            lens[0] == lens[1] and len(tables.shape) == 2,
+            self,
+            "q_lens and kv_lens must be int32 [sequences]",
+        )
+        require({tables.dtype.name, lens[0].dtype.name} == {"int32"}, self, "tables and lengths must be int32")
+
+    def work(self, s: Sizes) -> Work:
+        q_lens, kv_lens = s.extent(self.q_extent), s.extent(self.kv_extent)
+        pairs = sum(_visible(q, kv, self.window) for q, kv in zip(q_lens, kv_lens, strict=True))
+        seen = sum(_touched(q, kv, self.window) for q, kv in zip(q_lens, kv_lens, strict=True))
+        row_bytes = s.type_of(self.cache).dtype.bytes_of(s.shape(self.cache)[2])
+        return Work(
+            Unit.TENSOR,
+            ops=2 * pairs * self.heads * (self.qk_dim + self.v_dim),
+            read_bytes=bytes_of(s, self.q) + seen * row_bytes,
+            write_bytes=bytes_of(s, self.dst),
+            dtype=s.type_of(self.q).dtype,
+            shape=AttentionShape(
+                q_lens,
+                kv_lens,
+                self.heads,
+                self.kv_heads,
+                self.qk_dim,
+                self.v_dim,
+                self.window,
+                s.shape(self.cache)[1],
+            ),
+        )
+
+    def execute(self, m: Memory) -> None:
+        q, cache, tables = m.get(self.q), m.get(self.cache), m.get(self.tables)
+        out = np.zeros(m.shape(self.dst), np.float32)
+        start = 0
+        for index, (queries, length) in enumerate(zip(m.get(self.q_lens), m.get(self.kv_lens), strict=True)):
+            rows = context_rows(cache, tables[index], int(length))
+            stop = start + int(queries)
+            out[start:stop] = self._sequence(q[start:stop], rows)
+            start = stop
+        m.put(self.dst, out)
+
+    def _sequence(self, q: Array, rows: Array) -> Array:
+        """[queries, heads * v_dim] of one sequence from its queries and its cache rows."""
+        split = self.kv_heads * self.qk_dim
+        group = self.heads // self.kv_heads
+        keys = rows[:, :split].reshape(-1, self.kv_heads, self.qk_dim).repeat(group, axis=1)
+        values = rows[:, split:].reshape(-1, self.kv_heads, self.v_dim).repeat(group, axis=1)
+        scores = np.einsum("qhd,khd->hqk", q.reshape(-1, self.heads, self.qk_dim), keys) * np.float32(self.scale)
+        scores = np.where(causal_mask(len(q), len(rows), self.window), scores, -np.inf)
+        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        weights /= weights.sum(axis=-1, keepdims=True)
+        out: Array = np.einsum("hqk,khd->qhd", weights, values).reshape(len(q), -1)
+        return out
+
+
+def _visible(queries: int, length: int, window: int) -> int:
+    """Query-key pairs that attention computes for one sequence."""
+    first = length - queries + 1  # keys that the first query could see
+    if not window or length <= window:
+        return queries * first + queries * (queries - 1) // 2
+    ramp = max(0, min(queries, window - first))  # queries that still see fewer than `window` keys
+    return ramp * first + ramp * (ramp - 1) // 2 + (queries - ramp) * window
+
+
+def _touched(queries: int, length: int, window: int) -> int:
+    """Cache rows of one sequence that some query looks at."""
+    return min(length, window + queries - 1) if window and queries else length * bool(queries)

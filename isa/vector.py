@@ -1,0 +1,366 @@
+"""Instructions of the vector unit: norms, rope, gates, element-wise arithmetic, softmax, sampling, casts."""
+
+from __future__ import annotations
+
+from math import erf, pi, sqrt
+from typing import Literal
+
+import numpy as np
+
+from .dtype import decode, encode
+from .instruction import (
+    Array,
+    Instruction,
+    Memory,
+    Shapes,
+    Sizes,
+    bytes_of,
+    require,
+    rows_cols,
+)
+from .operands import In, InOut, OptionalIn, Out, Ref
+from .work import Unit, VectorShape, Work
+
+Activation = Literal["silu", "gelu", "gelu_tanh"]
+
+
+def _vector_work(
+    s: Sizes, over: Ref, reads: tuple[Ref | None, ...], writes: tuple[Ref, ...], ops: int, passes: int
+) -> Work:
+    """Work of a row-wise instruction: `ops` operations an element of `over`, `passes` trips over its rows."""
+    rows, cols = rows_cols(s.shape(over))
+    return Work(
+        Unit.VECTOR,
+        ops=ops * rows * cols,
+        read_bytes=bytes_of(s, *reads),
+        write_bytes=bytes_of(s, *writes),
+        dtype=s.type_of(over).dtype,
+        shape=VectorShape(rows, cols, passes),
+    )
+
+
+def _rms(m: Memory, x: Array, weight: Ref, eps: float, plus_one: bool, rounded: Ref) -> Array:
+    """RMS-normalise every run of len(weight) elements; x / rms is rounded to `rounded`'s dtype before the weight."""
+    scale = m.get(weight) + np.float32(1) if plus_one else m.get(weight)
+    runs = x.reshape(-1, len(scale))
+    normal = runs / np.sqrt(np.mean(runs * runs, axis=1, keepdims=True, dtype=np.float32) + np.float32(eps))
+    if not plus_one:  # models with 1 + w keep fp32 until the end
+        dtype = m.type_of(rounded).dtype
+        normal = decode(encode(normal, dtype), dtype)
+    return (normal * scale).reshape(x.shape)
+
+
+class RMSNORM(Instruction, opcode=0x20, unit=Unit.VECTOR):
+    """dst = x / sqrt(mean(x^2) + eps) * weight (or 1 + weight), over every run of len(weight) elements of a row.
+
+    A weight as long as the row is a layer's norm; a shorter one norms each head.
+    """
+
+    dst: Out
+    x: In
+    weight: In
+    eps: float
+    plus_one: bool
+
+    def check(self, t: Shapes) -> None:
+        _check_norm(self, t, self.dst, self.x, self.weight)
+
+    def work(self, s: Sizes) -> Work:
+        return _vector_work(s, self.x, (self.x, self.weight), (self.dst,), ops=4, passes=2)
+
+    def execute(self, m: Memory) -> None:
+        m.put(self.dst, _rms(m, m.get(self.x), self.weight, self.eps, self.plus_one, self.x))
+
+
+class ADD_RMSNORM(Instruction, opcode=0x21, unit=Unit.VECTOR):
+    """x = x + delta, rounded; dst = RMSNORM of the new x: the residual add that libraries fuse into the next norm."""
+
+    dst: Out
+    x: InOut
+    delta: In
+    weight: In
+    eps: float
+    plus_one: bool
+
+    def check(self, t: Shapes) -> None:
+        _check_norm(self, t, self.dst, self.x, self.weight)
+        require(t.type_of(self.x) == t.type_of(self.delta), self, "x and delta must have one type")
+
+    def work(self, s: Sizes) -> Work:
+        return _vector_work(s, self.x, (self.x, self.delta, self.weight), (self.x, self.dst), ops=5, passes=2)
+
+    def execute(self, m: Memory) -> None:
+        m.put(self.x, m.get(self.x) + m.get(self.delta))
+        m.put(self.dst, _rms(m, m.get(self.x), self.weight, self.eps, self.plus_one, self.x))
+
+
+class LAYERNORM(Instruction, opcode=0x22, unit=Unit.VECTOR):
+    """dst = (x - mean) / sqrt(variance + eps) * weight (+ bias), over every row, in fp32."""
+
+    dst: Out
+    x: In
+    weight: In
+    bias: OptionalIn
+    eps: float
+
+    def check(self, t: Shapes) -> None:
+        _check_norm(self, t, self.dst, self.x, self.weight)
+        x, weight = t.type_of(self.x), t.type_of(self.weight)
+        require(x.shape[-1:] == weight.shape, self, f"weight is {weight} and a row of x is {x.shape[-1]}")
+        if self.bias is not None:
+            require(t.type_of(self.bias).shape == weight.shape, self, "bias and weight must have one shape")
+
+    def work(self, s: Sizes) -> Work:
+        return _vector_work(s, self.x, (self.x, self.weight, self.bias), (self.dst,), ops=6, passes=2)
+
+    def execute(self, m: Memory) -> None:
+        x = m.get(self.x)
+        centred = x - x.mean(axis=-1, keepdims=True, dtype=np.float32)
+        variance = np.mean(centred * centred, axis=-1, keepdims=True, dtype=np.float32)
+        normal = centred / np.sqrt(variance + np.float32(self.eps)) * m.get(self.weight)
+        m.put(self.dst, normal if self.bias is None else normal + m.get(self.bias))
+
+
+def _check_norm(instruction: Instruction, t: Shapes, dst: Ref, x: Ref, weight: Ref) -> None:
+    kind, scale = t.type_of(x), t.type_of(weight)
+    require(t.type_of(dst).shape == kind.shape, instruction, "dst and x must have one shape")
+    require(kind.dtype.is_float and scale.dtype.is_float, instruction, "operands must be floats")
+    run, row = scale.shape[0], kind.shape[-1]
+    whole = isinstance(run, int) and isinstance(row, int) and row % run == 0
+    require(
+        len(scale.shape) == 1 and (run == row or whole),
+        instruction,
+        f"weight is {scale}, must divide rows of {kind}",
+    )
+
+
+class ROPE(Instruction, opcode=0x23, unit=Unit.VECTOR):
+    """Rotate the first `rotary_dim` elements of every head of x, in place, by the angles of its token's position.
+
+    cos and sin are [positions, rotary_dim / 2]. Interleaved layout pairs elements (2i, 2i+1); half-split pairs
+    (i, i + rotary_dim / 2). Products and sums are in fp32, rounded once.
+    """
+
+    x: InOut
+    cos: In
+    sin: In
+    positions: In
+    head_dim: int
+    rotary_dim: int
+    interleaved: bool
+
+    def check(self, t: Shapes) -> None:
+        x, cos = t.type_of(self.x), t.type_of(self.cos)
+        row = x.shape[-1]
+        require(
+            isinstance(row, int) and row % self.head_dim == 0,
+            self,
+            f"rows of {x} are not whole heads of {self.head_dim}",
+        )
+        require(
+            0 < self.rotary_dim <= self.head_dim and self.rotary_dim % 2 == 0,
+            self,
+            "rotary_dim must be even, within a head",
+        )
+        require(cos == t.type_of(self.sin) and cos.shape[1:] == (self.rotary_dim // 2,), self, f"cos is {cos}")
+        require(t.type_of(self.positions).shape == x.shape[:1], self, "positions must be int32 [tokens]")
+        require(t.type_of(self.positions).dtype.name == "int32", self, "positions must be int32")
+
+    def work(self, s: Sizes) -> Work:
+        work = _vector_work(s, self.x, (self.x, self.positions), (self.x,), ops=3, passes=1)
+        tokens = s.shape(self.x)[0]
+        table_bytes = 2 * tokens * s.type_of(self.cos).dtype.bytes_of(self.rotary_dim // 2)
+        return Work(work.unit, work.ops, work.read_bytes + table_bytes, work.write_bytes, work.dtype, work.shape)
+
+    def execute(self, m: Memory) -> None:
+        x, positions = m.get(self.x).copy(), m.get(self.positions)
+        cos, sin = m.get(self.cos)[positions][:, None, :], m.get(self.sin)[positions][:, None, :]
+        heads = x.reshape(len(x), -1, self.head_dim)
+        half = self.rotary_dim // 2
+        first, second = (
+            (slice(0, self.rotary_dim, 2), slice(1, self.rotary_dim, 2))
+            if self.interleaved
+            else (slice(0, half), slice(half, self.rotary_dim))
+        )
+        a, b = heads[..., first].copy(), heads[..., second].copy()
+        heads[..., first] = a * cos - b * sin
+        heads[..., second] = b * cos + a * sin
+        m.put(self.x, x)
+
+
+def activate(x: Array, activation: str) -> Array:
+    """SiLU, GELU by erf, or GELU by tanh, in fp32."""
+    if activation == "silu":
+        return x / (np.float32(1) + np.exp(-x))
+    if activation == "gelu":
+        error: Array = np.vectorize(erf, otypes=[np.float32])(x / np.float32(sqrt(2)))
+        gelu: Array = np.float32(0.5) * x * (np.float32(1) + error)
+        return gelu
+    inner = np.float32(sqrt(2 / pi)) * (x + np.float32(0.044715) * x * x * x)
+    approximate: Array = np.float32(0.5) * x * (np.float32(1) + np.tanh(inner))
+    return approximate
+
+
+class GATED(Instruction, opcode=0x24, unit=Unit.VECTOR):
+    """dst[t, i] = activation(x[t, i]) * x[t, n + i]: the gate and the up half of a fused projection, in fp32."""
+
+    dst: Out
+    x: In
+    activation: Activation
+
+    def check(self, t: Shapes) -> None:
+        dst, x = t.type_of(self.dst), t.type_of(self.x)
+        row = x.shape[-1]
+        require(isinstance(row, int) and row % 2 == 0, self, f"rows of x must be two halves, x is {x}")
+        require(dst.shape == (*x.shape[:-1], int(row) // 2), self, f"dst is {dst}, must be half of {x}")
+
+    def work(self, s: Sizes) -> Work:
+        return _vector_work(s, self.dst, (self.x,), (self.dst,), ops=6, passes=1)
+
+    def execute(self, m: Memory) -> None:
+        x = m.get(self.x)
+        half = x.shape[-1] // 2
+        m.put(self.dst, activate(x[..., :half], self.activation) * x[..., half:])
+
+
+class ADD(Instruction, opcode=0x25, unit=Unit.VECTOR):
+    """dst = a + b, element by element."""
+
+    dst: Out
+    a: In
+    b: In
+
+    def check(self, t: Shapes) -> None:
+        shapes = {t.type_of(ref).shape for ref in (self.dst, self.a, self.b)}
+        require(len(shapes) == 1, self, f"shapes differ: {shapes}")
+
+    def work(self, s: Sizes) -> Work:
+        return _vector_work(s, self.dst, (self.a, self.b), (self.dst,), ops=1, passes=1)
+
+    def execute(self, m: Memory) -> None:
+        m.put(self.dst, m.get(self.a) + m.get(self.b))
+
+
+class SCALE(Instruction, opcode=0x26, unit=Unit.VECTOR):
+    """dst = x * factor."""
+
+    dst: Out
+    x: In
+    factor: float
+
+    def check(self, t: Shapes) -> None:
+        require(t.type_of(self.dst).shape == t.type_of(self.x).shape, self, "dst and x must have one shape")
+
+    def work(self, s: Sizes) -> Work:
+        return _vector_work(s, self.dst, (self.x,), (self.dst,), ops=1, passes=1)
+
+    def execute(self, m: Memory) -> None:
+        m.put(self.dst, m.get(self.x) * np.float32(self.factor))
+
+
+class CAST(Instruction, opcode=0x27, unit=Unit.VECTOR):
+    """dst = x in dst's dtype, rounded to nearest, ties to even."""
+
+    dst: Out
+    x: In
+
+    def check(self, t: Shapes) -> None:
+        require(t.type_of(self.dst).shape == t.type_of(self.x).shape, self, "dst and x must have one shape")
+
+    def work(self, s: Sizes) -> Work:
+        return _vector_work(s, self.dst, (self.x,), (self.dst,), ops=1, passes=1)
+
+    def execute(self, m: Memory) -> None:
+        m.put(self.dst, m.get(self.x))
+
+
+class SOFTMAX(Instruction, opcode=0x28, unit=Unit.VECTOR):
+    """dst = exp(x - max) / sum over every row, in fp32."""
+
+    dst: Out
+    x: In
+
+    def check(self, t: Shapes) -> None:
+        require(t.type_of(self.dst).shape == t.type_of(self.x).shape, self, "dst and x must have one shape")
+
+    def work(self, s: Sizes) -> Work:
+        return _vector_work(s, self.dst, (self.x,), (self.dst,), ops=5, passes=3)
+
+    def execute(self, m: Memory) -> None:
+        x = m.get(self.x)
+        weights = np.exp(x - x.max(axis=-1, keepdims=True))
+        m.put(self.dst, weights / weights.sum(axis=-1, keepdims=True))
+
+
+class ARGMAX(Instruction, opcode=0x29, unit=Unit.VECTOR):
+    """dst[r] = index of the largest element of row r; the first of equals."""
+
+    dst: Out
+    x: In
+
+    def check(self, t: Shapes) -> None:
+        _check_pick(self, t, self.dst, self.x)
+
+    def work(self, s: Sizes) -> Work:
+        return _vector_work(s, self.x, (self.x,), (self.dst,), ops=1, passes=1)
+
+    def execute(self, m: Memory) -> None:
+        m.put(self.dst, m.get(self.x).argmax(axis=-1))
+
+
+class SAMPLE(Instruction, opcode=0x2A, unit=Unit.VECTOR):
+    """dst[r] = a token drawn from softmax(x[r] / temperature), kept to the top_k (0: all) and then the top_p mass.
+
+    The draw is a hash of keys[r], so it does not depend on the batch that a row stands in. Candidates are ordered by
+    score, ties by index; top_p keeps the smallest prefix whose mass reaches top_p. Sums are in fp64.
+    """
+
+    dst: Out
+    x: In
+    keys: In
+    temperature: float
+    top_k: int
+    top_p: float
+
+    def check(self, t: Shapes) -> None:
+        _check_pick(self, t, self.dst, self.x)
+        require(t.type_of(self.keys).dtype.name == "int64", self, "keys must be int64 [rows]")
+        require(
+            self.temperature > 0 and self.top_k >= 0 and 0 < self.top_p <= 1,
+            self,
+            "temperature > 0, top_k >= 0, 0 < top_p <= 1",
+        )
+
+    def work(self, s: Sizes) -> Work:
+        return _vector_work(s, self.x, (self.x, self.keys), (self.dst,), ops=8, passes=4)
+
+    def execute(self, m: Memory) -> None:
+        rows = zip(m.get(self.x), m.get(self.keys), strict=True)
+        m.put(self.dst, np.array([self._pick(x, int(key)) for x, key in rows], np.int32))
+
+    def _pick(self, x: Array, key: int) -> int:
+        order = np.lexsort((np.arange(len(x)), -x))
+        scores = x[order][: self.top_k or None].astype(np.float64) / self.temperature
+        mass = np.exp(scores - scores[0])
+        mass /= mass.sum()
+        total = np.cumsum(mass)
+        keep = int(np.searchsorted(total, self.top_p)) + 1
+        total = total[: min(keep, len(total))]
+        return int(order[np.searchsorted(total, uniform(key) * total[-1], side="right").clip(0, len(total) - 1)])
+
+
+def uniform(key: int) -> float:
+    """A number in [0, 1) that is a pure function of a 64-bit key (SplitMix64, Steele et al. 2014)."""
+    z = (key + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
+    return ((z ^ (z >> 31)) >> 11) / (1 << 53)
+
+
+def _check_pick(instruction: Instruction, t: Shapes, dst: Ref, x: Ref) -> None:
+    picked, scores = t.type_of(dst), t.type_of(x)
+    require(
+        picked.dtype.name == "int32" and picked.shape == scores.shape[:-1],
+        instruction,
+        f"dst is {picked}, must be int32 rows",
+    )
