@@ -1,0 +1,159 @@
+"""The one reader of Hugging Face's config.json, in the spelling of transformers 4 and 5."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..isa.errors import ConfigError, NotYetError, UnsupportedError
+from .family import Family
+from .fields import Fields, short
+from .model_config import ModelConfig
+from .registry import known_families
+
+__all__ = ["ModelConfig", "family_of", "read_config", "read_json"]
+
+LARGEST_JSON_BYTES = 256 * 2**20
+
+# Keys that leave the numbers of a forward pass alone: bookkeeping, training, and defaults of `generate`.
+HARMLESS = frozenset(
+    """
+    _attn_implementation _attn_implementation_autoset _commit_hash _flash_attn_2_enabled _name_or_path
+    _source attn_implementation attention_dropout auto_map bad_words_ids begin_suppress_tokens
+    classifier_dropout custom_pipelines decoder_start_token_id diversity_penalty do_sample
+    early_stopping embd_pdrop encoder_no_repeat_ngram_size exponential_decay_length_penalty
+    finetuning_task forced_bos_token_id forced_eos_token_id hidden_dropout id2label initializer_range
+    is_llama_config keys_to_ignore_at_inference label2id language length_penalty max_length min_length
+    mlp_dropout model_max_length no_repeat_ngram_size num_beam_groups num_beams num_labels
+    num_return_sequences output_attentions output_hidden_states output_scores pad_token_id prefix
+    problem_type remove_invalid_values repetition_penalty resid_pdrop residual_dropout return_dict
+    return_dict_in_generate sep_token_id suppress_tokens task_specific_params temperature tf_legacy_loss
+    tokenizer_class top_k top_p torchscript transformers.js_config transformers_version typical_p
+    unk_token_id unsloth_fixed unsloth_version use_bfloat16 use_cache use_flash_attn
+    """.split()
+)
+
+# What an unknown config's keys betray about it, so that the refusal can say which mathematics is missing.
+_ATTENTION_SIGNS = {
+    "kv_lora_rank": "multi-head latent attention",
+    "index_topk": "sparse attention by an indexer",
+    "linear_attn_config": "linear attention (KDA)",
+    "linear_num_value_heads": "linear attention (gated delta net)",
+    "attention_chunk_size": "chunked attention",
+    "compress_ratios": "compressed sparse attention",
+    "ssm_state_size": "state space (Mamba)",
+    "mamba_d_state": "state space (Mamba)",
+}
+_OTHER_SIGNS = {
+    "n_routed_experts": "mixture of experts",
+    "num_local_experts": "mixture of experts",
+    "num_experts": "mixture of experts",
+    "attn_res_block_size": "attention residuals",
+    "hc_mult": "hyper-connections",
+    "vision_config": "vision tower",
+}
+
+
+def read_config(
+    source: str | Path | Mapping[str, Any], name: str | None = None, where: str | None = None
+) -> ModelConfig:
+    """The ModelConfig of a config.json (a file, or a directory that holds one) or of its dictionary.
+
+    `name` is for display (default: the directory or file), `where` stands in errors (default: the path). Raises
+    ConfigError for damaged or inconsistent values, UnsupportedError for mathematics siltwin does not do, each
+    naming the file and the key.
+    """
+    if isinstance(source, Mapping):
+        raw, where, name = dict(source), where or "config", name or "model"
+    else:
+        path = Path(source)
+        path = path / "config.json" if path.is_dir() else path
+        raw, where = read_json(path), where or str(path)
+        name = name or (path.resolve().parent.name if path.name == "config.json" else path.stem)
+    family = _known(raw, where)
+    _refuse_wholesale(raw, where)
+    fields = Fields(raw, where)
+    config = family.read(fields, name)
+    for key in ("is_encoder_decoder", "add_cross_attention", "tie_encoder_decoder"):
+        fields.neutral(key, False, None)
+    for key in ("chunk_size_feed_forward", "pruned_heads", "per_layer_config", "quantization_config"):
+        fields.neutral(key, None, 0, {}, [])
+    fields.neutral("is_decoder", True, False, None)  # a causal language model either way
+    fields.refuse_the_rest(HARMLESS, f"the {family.name} family")
+    return config
+
+
+def family_of(config: ModelConfig) -> Family:
+    """The family that read this config."""
+    return known_families()[config.family]
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file, refusing what JSON allows and a model cannot mean: NaN, Infinity and repeated keys."""
+    try:
+        if path.stat().st_size > LARGEST_JSON_BYTES:
+            raise ConfigError(f"{path}: {path.stat().st_size} bytes is no JSON file of a model")
+        value = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant, object_pairs_hook=_no_repeats)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: not valid JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path}: holds a JSON {type(value).__name__}; it must be an object")
+    return value
+
+
+def _no_constant(text: str) -> Any:
+    raise ValueError(f"{text} is not a number a model can use")
+
+
+def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {key!r} stands twice")
+        found[key] = value
+    return found
+
+
+def _known(raw: Mapping[str, Any], where: str) -> Family:
+    families = known_families()
+    model_type = raw.get("model_type")
+    if not isinstance(model_type, str):
+        raise ConfigError(f"{where}: model_type is {short(model_type)}; it must be one of {', '.join(families)}")
+    if model_type not in families:
+        raise UnsupportedError(
+            f"{model_type} is not supported: {_what_is_missing(raw)}; known: {', '.join(families)} ({where})"
+        )
+    return families[model_type]
+
+
+def _what_is_missing(raw: Mapping[str, Any]) -> str:
+    inner = raw.get("text_config")
+    keys = {**raw, **inner} if isinstance(inner, Mapping) else raw
+    attention = _signs(keys, _ATTENTION_SIGNS)
+    parts = [f"attention kind {', '.join(attention)}"] if attention else []
+    parts += _signs(keys, _OTHER_SIGNS)
+    return "; ".join(parts) if parts else "no family has this model_type"
+
+
+def _signs(keys: Mapping[str, Any], signs: Mapping[str, str]) -> list[str]:
+    found: dict[str, str] = {}
+    for key, meaning in signs.items():
+        if keys.get(key):
+            value = keys[key]
+            shown = f"{key}={value}" if isinstance(value, int | float | str) else key
+            found.setdefault(meaning, f"{meaning} ({shown})")
+    return list(found.values())
+
+
+def _refuse_wholesale(raw: Mapping[str, Any], where: str) -> None:
+    quantization = raw.get("quantization_config")
+    if quantization:
+        method = quantization.get("quant_method") if isinstance(quantization, Mapping) else quantization
+        raise NotYetError(
+            f"{where}: quantization_config (quant_method {method!r}) is not supported yet; "
+            "use the checkpoint in bfloat16, float16 or float32"
+        )

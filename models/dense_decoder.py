@@ -1,0 +1,278 @@
+"""What the dense decoder families share: reading their common keys, and laying out their blocks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..isa.dtype import BF16, DTYPES, DType, parse_dtype
+from ..isa.errors import ConfigError, UnsupportedError
+from .blocks import Activation, Attention, DecoderLayer, GatedMlp, Graph, Norm, Projection
+from .fields import Fields, is_number
+from .model_config import ModelConfig
+from .rope_config import read_rope
+
+ACTIVATIONS: dict[str, Activation] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+}
+WEIGHT_DTYPES = ("fp32", "fp16", "bf16")
+MOST_LAYERS = 10_000
+_LAYER_KINDS = {"full_attention": "full_attention", "attention": "full_attention"} | {
+    "sliding_attention": "sliding_attention"
+}
+
+
+def read_dense(
+    fields: Fields,
+    name: str,
+    architecture: str,
+    windows: tuple[int, ...],
+    *,
+    default_kv_heads: int | None = None,
+    default_head_dim: int | None = None,
+    qkv_bias: bool = False,
+    out_bias: bool = False,
+    mlp_bias: bool = False,
+    qk_norm: bool = False,
+) -> ModelConfig:
+    """The ModelConfig of a dense decoder; the keyword arguments say how its family departs from the common form.
+
+    `default_kv_heads` and `default_head_dim` are what transformers supplies for an absent key (None: as many kv heads
+    as heads, and hidden_size / heads).
+    """
+    heads = fields.integer("num_attention_heads")
+    hidden = fields.integer("hidden_size")
+    head_dim = _head_dim(fields, hidden, heads, default_head_dim)
+    limit = fields.integer("max_position_embeddings")
+    return ModelConfig(
+        name=name,
+        family=fields.text("model_type"),
+        architecture=_architecture(fields, architecture),
+        hidden_size=hidden,
+        intermediate_size=fields.integer("intermediate_size"),
+        num_layers=len(windows),
+        num_heads=heads,
+        num_kv_heads=_kv_heads(fields, heads, default_kv_heads),
+        head_dim=head_dim,
+        vocab_size=fields.integer("vocab_size"),
+        max_position_embeddings=limit,
+        norm_eps=fields.number("rms_norm_eps"),
+        activation=_activation(fields),
+        rope=read_rope(fields, head_dim, limit),
+        windows=windows,
+        qkv_bias=qkv_bias,
+        out_bias=out_bias,
+        mlp_bias=mlp_bias,
+        qk_norm=qk_norm,
+        tied=fields.flag("tie_word_embeddings", False),
+        dtype=_dtype(fields),
+        bos_id=_bos(fields),
+        eos_ids=_eos(fields),
+        assumed=tuple(fields.assumed),
+        source=fields.where,
+        resolved=fields.resolved,
+        raw=dict(fields.raw),
+    )
+
+
+def num_layers(fields: Fields) -> int:
+    """num_hidden_layers, within a bound that keeps a damaged file from filling memory."""
+    return fields.integer("num_hidden_layers", maximum=MOST_LAYERS)
+
+
+def window_of(fields: Fields, default: int | None) -> int:
+    """sliding_window in tokens, the current one included; 0 when null. An absent key means `default`, and says so."""
+    if default is not None:
+        fields.assume("sliding_window", default)
+    return fields.integer_or_none("sliding_window", default) or 0
+
+
+def windows_by_layer_kind(fields: Fields) -> tuple[int, ...]:
+    """Qwen's rule: use_sliding_window, sliding_window, max_window_layers and layer_types to one window a layer.
+
+    As transformers 5 has it: without use_sliding_window there is no window; without layer_types the layers from
+    max_window_layers on slide.
+    """
+    layers = num_layers(fields)
+    use = fields.flag("use_sliding_window", False)
+    if use:
+        window, first = window_of(fields, 4096), _first_sliding(fields)
+    else:
+        fields.take("sliding_window", None, record=False)
+        fields.take("max_window_layers", None, record=False)
+        window, first = 0, layers
+    kinds = fields.take("layer_types", None)
+    if kinds is None:
+        kinds = ["sliding_attention" if window and i >= first else "full_attention" for i in range(layers)]
+    kinds = _layer_kinds(fields, kinds, layers)
+    fields.resolved["layer_types"] = list(kinds)
+    if "sliding_attention" in kinds and not window:
+        raise fields.fault("layer_types", "full_attention throughout, for no sliding_window is in use")
+    return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
+
+
+def build_dense(config: ModelConfig) -> Graph:
+    """The blocks of a dense decoder under the names its published checkpoints use."""
+    embedding = "model.embed_tokens.weight"
+    return Graph(
+        name=config.name,
+        family=config.family,
+        hidden_size=config.hidden_size,
+        vocab_size=config.vocab_size,
+        max_position_embeddings=config.max_position_embeddings,
+        embedding=embedding,
+        layers=tuple(_layer(config, index) for index in range(config.num_layers)),
+        final_norm=_norm("model.norm", config.hidden_size, config),
+        lm_head=embedding if config.tied else "lm_head.weight",
+        tied=config.tied,
+    )
+
+
+def _layer(config: ModelConfig, index: int) -> DecoderLayer:
+    prefix = f"model.layers.{index}"
+    return DecoderLayer(
+        index=index,
+        input_norm=_norm(f"{prefix}.input_layernorm", config.hidden_size, config),
+        attention=_attention(config, f"{prefix}.self_attn", config.windows[index]),
+        post_attention_norm=_norm(f"{prefix}.post_attention_layernorm", config.hidden_size, config),
+        mlp=_mlp(config, f"{prefix}.mlp"),
+    )
+
+
+def _attention(config: ModelConfig, prefix: str, window: int) -> Attention:
+    q_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    qkv = ("q_proj", "k_proj", "v_proj")
+    return Attention(
+        qkv=_projection(prefix, qkv, (q_size, kv_size, kv_size), config.hidden_size, config.qkv_bias),
+        out=_projection(prefix, ("o_proj",), (config.hidden_size,), q_size, config.out_bias),
+        num_heads=config.num_heads,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        scale=config.head_dim**-0.5,
+        rope=config.rope,
+        window=window,
+        q_norm=_norm(f"{prefix}.q_norm", config.head_dim, config) if config.qk_norm else None,
+        k_norm=_norm(f"{prefix}.k_norm", config.head_dim, config) if config.qk_norm else None,
+    )
+
+
+def _mlp(config: ModelConfig, prefix: str) -> GatedMlp:
+    width, hidden = config.intermediate_size, config.hidden_size
+    return GatedMlp(
+        gate_up=_projection(prefix, ("gate_proj", "up_proj"), (width, width), hidden, config.mlp_bias),
+        down=_projection(prefix, ("down_proj",), (hidden,), width, config.mlp_bias),
+        activation=config.activation,
+        intermediate_size=width,
+    )
+
+
+def _projection(prefix: str, parts: tuple[str, ...], out: tuple[int, ...], in_features: int, bias: bool) -> Projection:
+    return Projection(
+        weights=tuple(f"{prefix}.{part}.weight" for part in parts),
+        biases=tuple(f"{prefix}.{part}.bias" for part in parts) if bias else (),
+        out_features=out,
+        in_features=in_features,
+    )
+
+
+def _norm(prefix: str, size: int, config: ModelConfig) -> Norm:
+    return Norm(kind="rms", size=size, weight=f"{prefix}.weight", bias=None, eps=config.norm_eps)
+
+
+def _kv_heads(fields: Fields, heads: int, default: int | None) -> int:
+    default = heads if default is None else default
+    fields.assume("num_key_value_heads", default)
+    kv_heads = fields.integer_or_none("num_key_value_heads", default) or heads
+    fields.resolved["num_key_value_heads"] = kv_heads
+    if heads % kv_heads:
+        raise ConfigError(f"{fields.where}: num_key_value_heads {kv_heads} does not divide num_attention_heads {heads}")
+    return kv_heads
+
+
+def _head_dim(fields: Fields, hidden: int, heads: int, default: int | None) -> int:
+    if default is not None:
+        fields.assume("head_dim", default)
+    head_dim = fields.integer_or_none("head_dim", default)
+    if head_dim is None and hidden % heads:
+        raise ConfigError(
+            f"{fields.where}: num_attention_heads {heads} does not divide hidden_size {hidden}, "
+            "and head_dim is not given"
+        )
+    head_dim = head_dim or hidden // heads
+    fields.resolved["head_dim"] = head_dim
+    return head_dim
+
+
+def _activation(fields: Fields) -> Activation:
+    fields.assume("hidden_act", "silu")
+    name = fields.text("hidden_act", "silu")
+    if name not in ACTIVATIONS:
+        raise UnsupportedError(f"{fields.where}: hidden_act={name!r} is not supported; known: {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[name]
+
+
+def _architecture(fields: Fields, expected: str) -> str:
+    names = fields.take("architectures", None)
+    fields.resolved["architectures"] = [expected]
+    if names is None or names == []:
+        return expected
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise fields.fault("architectures", "a list of class names")
+    if expected not in names:
+        raise UnsupportedError(f"{fields.where}: architectures={names} is not supported; only {expected} is")
+    return expected
+
+
+def _dtype(fields: Fields) -> DType:
+    """The element type the weights are meant for: dtype (v5), torch_dtype (v4), or bf16 when the file names none."""
+    old, new = fields.take("torch_dtype", None, record=False), fields.take("dtype", None, record=False)
+    key, value = ("dtype", new) if new is not None else ("torch_dtype", old)
+    if value is None:
+        return BF16
+    if not isinstance(value, str):
+        raise fields.fault(key, f"one of {', '.join(WEIGHT_DTYPES)}")
+    try:
+        dtype = parse_dtype(value)
+    except ConfigError as error:
+        raise ConfigError(f"{fields.where}: {key}: {error}") from None
+    if dtype.name not in WEIGHT_DTYPES:
+        raise UnsupportedError(f"{fields.where}: {key}={value!r} is not supported; known: {', '.join(WEIGHT_DTYPES)}")
+    fields.resolved["dtype"] = str(DTYPES[dtype.name].value)
+    return dtype
+
+
+def _bos(fields: Fields) -> int | None:
+    return fields.integer_or_none("bos_token_id", minimum=0)
+
+
+def _eos(fields: Fields) -> tuple[int, ...]:
+    return token_ids(fields, "eos_token_id")
+
+
+def token_ids(fields: Fields, key: str) -> tuple[int, ...]:
+    """One id, a list of ids, or null, as a tuple."""
+    value: Any = fields.take(key, None)
+    ids = value if isinstance(value, list) else [] if value is None else [value]
+    if not all(is_number(item) and isinstance(item, int) and item >= 0 for item in ids):
+        raise fields.fault(key, "a token id, a list of token ids, or null")
+    return tuple(ids)
+
+
+def _first_sliding(fields: Fields) -> int:
+    fields.assume("max_window_layers", 28)
+    return fields.integer("max_window_layers", 28, minimum=0)
+
+
+def _layer_kinds(fields: Fields, kinds: Any, layers: int) -> list[str]:
+    if not isinstance(kinds, list) or len(kinds) != layers:
+        raise fields.fault("layer_types", f"a list of {layers} layer kinds (num_hidden_layers)")
+    unknown = sorted({str(kind) for kind in kinds if str(kind) not in _LAYER_KINDS})
+    if unknown:
+        raise UnsupportedError(
+            f"{fields.where}: layer_types holds {', '.join(unknown)}, which is not supported; "
+            f"known: {', '.join(_LAYER_KINDS)}"
+        )
+    return [_LAYER_KINDS[str(kind)] for kind in kinds]

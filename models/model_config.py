@@ -1,0 +1,53 @@
+"""ModelConfig: what a config.json says, once read, in siltwin's own words."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..isa.dtype import DType
+from .blocks import Activation, Rope
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """One dense decoder. Sizes are in elements; `windows` has one entry a layer (0: full attention).
+
+    `resolved` holds every key that was read, in transformers 5 spelling, at the value that counts (family defaults
+    filled in); `raw` is the file as it was, for display. `assumed` names values the file left out and the family's
+    published defaults supplied.
+    """
+
+    name: str
+    family: str
+    architecture: str
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    max_position_embeddings: int
+    norm_eps: float
+    activation: Activation
+    rope: Rope
+    windows: tuple[int, ...]
+    qkv_bias: bool
+    out_bias: bool
+    mlp_bias: bool
+    qk_norm: bool
+    tied: bool
+    dtype: DType
+    bos_id: int | None
+    eos_ids: tuple[int, ...]
+    assumed: tuple[str, ...] = field(default=(), compare=False)
+    source: str = field(default="", compare=False)
+    resolved: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    raw: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def to_hf(self) -> dict[str, Any]:
+        """The config as a transformers 5 config.json; reading it back gives an equal ModelConfig."""
+        return copy.deepcopy(dict(self.resolved))

@@ -1,0 +1,171 @@
+"""The rope part of a config.json, as transformers 4 (rope_scaling, rope_theta) and 5 (rope_parameters) spell it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..isa.errors import ConfigError, UnsupportedError
+from .blocks import Rope, RopeScaling
+from .fields import Fields, numbers
+
+DEFAULT_THETA = 10_000.0
+_HARMLESS = frozenset({"type", "rope_type", "finetuned"})
+
+
+def read_rope(fields: Fields, rotary_dim: int, max_position_embeddings: int) -> Rope:
+    """The Rope of a model that turns whole heads of `rotary_dim` elements.
+
+    Precedence is that of transformers: `rope_scaling` or `rope_parameters`, in it `rope_theta`, then the top-level
+    `rope_theta`, then 10,000. Raises ConfigError for bad numbers, UnsupportedError for rules and keys not known.
+    """
+    table = _table(fields)
+    theta = _theta(fields, table)
+    if rotary_dim % 2:
+        raise ConfigError(f"{fields.where}: head_dim {rotary_dim} is odd; rope turns pairs, so it must be even")
+    rule = _rule(fields, table)
+    for key, holder in (("partial_rotary_factor", fields), ("partial_rotary_factor", table)):
+        holder.neutral(key, 1.0, None)
+    scaling = _READERS[rule](fields, table, rotary_dim, max_position_embeddings)
+    table.refuse_the_rest(_HARMLESS, f"the {rule} rope rule")
+    fields.resolved["rope_parameters"] = {"rope_type": rule, "rope_theta": theta, **table.resolved}
+    return Rope(theta=theta, rotary_dim=rotary_dim, interleaved=False, scaling=scaling)
+
+
+def _table(fields: Fields) -> Fields:
+    """The one dictionary of rope numbers, whichever key holds it."""
+    old = fields.take("rope_scaling", None, record=False) or {}
+    new = fields.take("rope_parameters", None, record=False) or {}
+    for key, value in (("rope_scaling", old), ("rope_parameters", new)):
+        if not isinstance(value, Mapping):
+            raise fields.fault(key, "an object of rope numbers, or null")
+    if old and new and dict(old) != dict(new):
+        raise ConfigError(f"{fields.where}: rope_scaling and rope_parameters disagree; keep one of them")
+    key = "rope_scaling" if old else "rope_parameters"
+    table = old or new
+    nested = [name for name, value in table.items() if isinstance(value, Mapping)]
+    if nested:
+        raise UnsupportedError(f"{fields.where}: {key} holds one table a layer kind ({', '.join(nested)}); "
+                               "only one table for all layers is supported")  # fmt: skip
+    return Fields(table, f"{fields.where}: {key}")
+
+
+def _theta(fields: Fields, table: Fields) -> float:
+    outer = fields.take("rope_theta", None, record=False)
+    holder = table if table.raw.get("rope_theta") is not None else fields
+    if holder is fields and outer is None:
+        fields.assumed.append(f"rope_theta={DEFAULT_THETA} (not in {fields.where}; the default of transformers)")
+        table.take("rope_theta", None, record=False)
+        return DEFAULT_THETA
+    theta = holder.number("rope_theta", minimum=1.0)
+    fields.resolved.pop("rope_theta", None)
+    table.take("rope_theta", None, record=False)
+    table.resolved.pop("rope_theta", None)
+    return theta
+
+
+def _rule(fields: Fields, table: Fields) -> Any:
+    rule = table.raw.get("rope_type", table.raw.get("type", "default"))
+    if not isinstance(rule, str) or rule not in _READERS:
+        raise UnsupportedError(f"{table.where}: rope rule {rule!r} is not supported; known: {', '.join(_READERS)}")
+    return rule
+
+
+def _plain(fields: Fields, table: Fields, dim: int, limit: int) -> RopeScaling:
+    table.neutral("factor", 1.0, None)
+    return RopeScaling(rule="default", max_position_embeddings=limit)
+
+
+def _linear(fields: Fields, table: Fields, dim: int, limit: int) -> RopeScaling:
+    return RopeScaling(rule="linear", factor=table.number("factor"), max_position_embeddings=limit)
+
+
+def _dynamic(fields: Fields, table: Fields, dim: int, limit: int) -> RopeScaling:
+    if dim <= 2:
+        raise ConfigError(f"{table.where}: the dynamic rule needs more than {dim} rotated elements a head")
+    return RopeScaling(rule="dynamic", factor=table.number("factor"), max_position_embeddings=limit)
+
+
+def _llama3(fields: Fields, table: Fields, dim: int, limit: int) -> RopeScaling:
+    low, high = table.number("low_freq_factor"), table.number("high_freq_factor")
+    if high <= low:
+        raise table.fault("high_freq_factor", f"above low_freq_factor ({low})")
+    return RopeScaling(
+        rule="llama3",
+        factor=table.number("factor"),
+        max_position_embeddings=limit,
+        original_max_position_embeddings=_original(fields, table, limit),
+        low_freq_factor=low,
+        high_freq_factor=high,
+    )
+
+
+def _yarn(fields: Fields, table: Fields, dim: int, limit: int) -> RopeScaling:
+    original = _original(fields, table, limit)
+    return RopeScaling(
+        rule="yarn",
+        factor=_factor(table, limit, original),
+        max_position_embeddings=limit,
+        original_max_position_embeddings=original,
+        attention_factor=_optional(table, "attention_factor"),
+        beta_fast=_optional(table, "beta_fast") or 32.0,
+        beta_slow=_optional(table, "beta_slow") or 1.0,
+        mscale=_optional(table, "mscale"),
+        mscale_all_dim=_optional(table, "mscale_all_dim"),
+        truncate=table.flag("truncate", True),
+    )
+
+
+def _longrope(fields: Fields, table: Fields, dim: int, limit: int) -> RopeScaling:
+    original = _original(fields, table, limit)
+    lists = {}
+    for key in ("short_factor", "long_factor"):
+        values = numbers(table.take(key))
+        if values is None or len(values) != dim // 2 or min(values) <= 0:
+            raise table.fault(key, f"a list of {dim // 2} positive numbers, one a rotated pair")
+        lists[key] = values
+    return RopeScaling(
+        rule="longrope",
+        factor=_factor(table, limit, original),
+        max_position_embeddings=limit,
+        original_max_position_embeddings=original,
+        attention_factor=_optional(table, "attention_factor"),
+        short_factor=lists["short_factor"],
+        long_factor=lists["long_factor"],
+    )
+
+
+def _original(fields: Fields, table: Fields, limit: int) -> int:
+    """The length before scaling: the top-level key wins (Phi-3 style), then the table's, then the model's own limit."""
+    inner = table.integer_or_none("original_max_position_embeddings", minimum=2)
+    outer = fields.take("original_max_position_embeddings", None, record=False)
+    if outer is not None:
+        inner = fields.integer("original_max_position_embeddings", minimum=2)
+        fields.resolved.pop("original_max_position_embeddings")
+    table.resolved["original_max_position_embeddings"] = inner or limit
+    return inner or limit
+
+
+def _factor(table: Fields, limit: int, original: int) -> float:
+    """The stretch; absent or null it is the ratio of the lengths."""
+    factor = _optional(table, "factor")
+    table.resolved["factor"] = factor or limit / original
+    return factor or limit / original
+
+
+def _optional(table: Fields, key: str) -> float | None:
+    """A positive number, or None when the key is absent or null; absent, it stays so in the config written back."""
+    if table.take(key, None) is None:
+        del table.resolved[key]
+        return None
+    return table.number(key)
+
+
+_READERS = {
+    "default": _plain,
+    "linear": _linear,
+    "dynamic": _dynamic,
+    "llama3": _llama3,
+    "yarn": _yarn,
+    "longrope": _longrope,
+}
