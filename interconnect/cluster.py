@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationInfo, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationInfo, field_validator
 
 from ..isa.errors import ConfigError
 from .evidence import Evidence, Quantity, weakest
@@ -48,18 +48,22 @@ class ClusterSpec(BaseModel):
             _as_fault(info.data["kind"], cards)
         return cards
 
-    @model_validator(mode="after")
-    def _links_exist_once(self) -> ClusterSpec:
-        wires = set(wiring_of(self.kind, self.cards).wires)
+    @field_validator("links")
+    @classmethod
+    def _links_exist_once(cls, links: tuple[LinkOverride, ...], info: ValidationInfo) -> tuple[LinkOverride, ...]:
+        if not links or not {"kind", "cards"} <= info.data.keys():
+            return links
+        kind, cards = info.data["kind"], info.data["cards"]
+        wires = set(wiring_of(kind, cards).wires)
         seen: set[tuple[int, int]] = set()
-        for index, override in enumerate(self.links):
-            ends = (override.source, override.target)
+        for index, link in enumerate(links):
+            ends = (link.source, link.target)
             if ends in seen:
-                raise ValueError(f"links.{index}: the link from {ends[0]} to {ends[1]} stands twice")
+                raise ValueError(f"entry {index}: the link from {ends[0]} to {ends[1]} stands twice")
             if ends not in wires:
-                raise ValueError(f"links.{index}: {self.kind} of {self.cards} has no link from {ends[0]} to {ends[1]}")
+                raise ValueError(f"entry {index}: {kind} of {cards} has no link from {ends[0]} to {ends[1]}")
             seen.add(ends)
-        return self
+        return links
 
     def topology(self) -> Topology:
         """The nodes and directed links, built once."""

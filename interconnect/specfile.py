@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from ..isa.errors import ConfigError
 
 MAX_FILE_BYTES = 1 << 20
+_MALFORMED_SCALARS = (ValueError, TypeError, KeyError, AttributeError)  # what PyYAML raises on `!!bool maybe`
 Spec = TypeVar("Spec", bound=BaseModel)
 
 
@@ -27,12 +28,13 @@ class _PlainLoader(yaml.SafeLoader):
         return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen = set()
+        seen: set[str] = set()
         for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.MarkedYAMLError(problem="a key must be a plain word", problem_mark=key.start_mark)
             if key.value in seen:
                 raise yaml.MarkedYAMLError(problem=f"key {key.value!r} stands twice", problem_mark=key.start_mark)
-            if isinstance(key.value, Hashable):
-                seen.add(key.value)
+            seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 
@@ -48,7 +50,7 @@ def read_mapping(path: Path) -> dict[Any, Any]:
         raise ConfigError(f"{path}: is not UTF-8 text") from None
     except RecursionError:
         raise ConfigError(f"{path}: is nested too deeply for a spec") from None
-    except (yaml.YAMLError, ValueError) as error:
+    except (yaml.YAMLError, *_MALFORMED_SCALARS) as error:
         raise ConfigError(f"{path}: is not plain YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: must be a mapping of fields, not {type(content).__name__}")

@@ -23,7 +23,8 @@ class Topology:
         if self.cards < 1 or self.switches < 0:
             raise ConfigError(f"a topology needs cards >= 1, switches >= 0; got {self.cards}, {self.switches}")
         for link in self.links:
-            if link.source == link.target or not {link.source, link.target} <= set(range(self.nodes)):
+            ends_exist = 0 <= link.source < self.nodes and 0 <= link.target < self.nodes
+            if link.source == link.target or not ends_exist:
                 raise ConfigError(
                     f"link {link.name} leads from node {link.source} to node {link.target}; "
                     f"it must join two different nodes from 0 to {self.nodes - 1}"

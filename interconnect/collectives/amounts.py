@@ -148,8 +148,9 @@ def _place(plan: Plan, ranks: tuple[int, ...], topology: Topology) -> _Placement
 def _check_ranks(plan: Plan, ranks: tuple[int, ...], topology: Topology) -> None:
     if len(ranks) != plan.size:
         raise ConfigError(f"{plan.name}: ranks {ranks} are {len(ranks)}; the group has {plan.size} members")
-    if twice := sorted({rank for rank in ranks if ranks.count(rank) > 1}):
-        raise ConfigError(f"{plan.name}: rank {twice[0]} stands twice in {ranks}; every rank is one card")
+    if len(set(ranks)) < len(ranks):
+        twice = min(rank for rank in ranks if ranks.count(rank) > 1)
+        raise ConfigError(f"{plan.name}: rank {twice} stands twice in {ranks}; every rank is one card")
     if outside := [rank for rank in ranks if not 0 <= rank < topology.cards]:
         raise ConfigError(
             f"{plan.name}: rank {outside[0]} is no card; the {topology.kind} has 0 to {topology.cards - 1}"
