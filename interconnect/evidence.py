@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Evidence = Literal["datasheet", "measured", "calibrated", "assumed"]
-EVIDENCE: tuple[Evidence, ...] = get_args(Evidence)  # from strongest to weakest
+# From strongest to weakest: a data sheet may be optimistic, but it is the vendor's word; an assumption is only ours.
+STRENGTH: tuple[Evidence, ...] = ("measured", "calibrated", "datasheet", "assumed")
 
 
 class Quantity(BaseModel):
@@ -56,4 +57,4 @@ class Quantity(BaseModel):
 
 def weakest(evidence: Iterable[Evidence]) -> Evidence:
     """The weakest of some evidence, which is what a figure made of all of it is worth."""
-    return max(evidence, key=EVIDENCE.index)
+    return max(evidence, key=STRENGTH.index)

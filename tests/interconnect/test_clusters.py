@@ -16,7 +16,7 @@ from siltwin.interconnect.cluster import (
     resized,
     usual_node,
 )
-from siltwin.interconnect.evidence import Quantity
+from siltwin.interconnect.evidence import Quantity, weakest
 from siltwin.interconnect.link import LinkSpec
 from siltwin.isa.errors import ConfigError
 
@@ -261,3 +261,9 @@ def test_a_field_without_evidence_has_none_to_show() -> None:
         spec.evidence_of("link.colour")
     with pytest.raises(ConfigError, match="cards of ring-8 is no number with evidence"):
         spec.evidence_of("cards")
+
+
+def test_measured_is_the_strongest_evidence_and_assumed_the_weakest() -> None:
+    assert weakest(["measured", "calibrated"]) == "calibrated"
+    assert weakest(["calibrated", "datasheet", "measured"]) == "datasheet"
+    assert weakest(["assumed", "datasheet"]) == "assumed"
