@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -88,13 +87,15 @@ class Running:
         amounts = self.demand.amounts
         if self.outcome == "done":
             return dict(amounts)
-        if self.flow_start_ps < 0:
+        if self.flow_start_ps == NOT_YET:
             return dict.fromkeys((resource for resource, _ in amounts), 0)
-        remaining = self.remaining_ps
+        remaining_ps = self.remaining_ps
         if self.outcome is None:
-            remaining -= self.speed * (now_ps(self.done.env) - self.since_ps)
-        part = 1 - remaining / self.demand.alone_ps
-        return {resource: min(amount, max(0, math.floor(amount * part))) for resource, amount in amounts}
+            remaining_ps -= self.speed * (now_ps(self.done.env) - self.since_ps)
+        # Exactly, for in floats a third of a thousand bytes less a rounding error is 332.
+        rem, one = max(0.0, remaining_ps).as_integer_ratio()
+        alone = self.demand.alone_ps * one
+        return {resource: amount * (alone - rem) // alone for resource, amount in amounts}
 
     @property
     def held_by(self) -> int | None:

@@ -16,8 +16,8 @@ from simpy.events import NORMAL, EventPriority
 from ...isa.errors import ConfigError
 from .activity import NOBODY, NOT_YET, Demand, Outcome, Running, now_ps
 from .division import Division
-from .resources import ROOM_LIMIT, Resource
-from .shares import Share, share_of
+from .resources import COEFFICIENT_BITS, ROOM_LIMIT, Resource
+from .shares import Share, nominal, share_of
 
 AFTER_ALL = EventPriority(2)  # after everything SimPy schedules at a timestamp
 KEPT_SHARES = 1 << 16  # shares remembered by demand, since programs repeat themselves
@@ -35,6 +35,16 @@ class Alarm(simpy.Event):
         self._ok, self._value = True, None  # triggered from birth, as simpy.Timeout is
         self.callbacks.append(callback)
         env.schedule(self, priority, at_ps - now_ps(env))
+
+
+def too_many(resource: Resource) -> str:
+    """What to say when the members of a resource want more of it than an int64 counts."""
+    times = resource.load // (nominal(resource) << COEFFICIENT_BITS)
+    return (
+        f"resource {resource.name!r} serves {len(resource.members)} activities at once that want {times} times its "
+        "capacity together, more than can be counted (about 2,048 times); run fewer at a time, give activities the "
+        "time their amounts take alone, or fold cards that are equal"
+    )
 
 
 class Calendar:
@@ -173,10 +183,7 @@ class Calendar:
             if resource.coupled or resource.load > room:  # type: ignore[operator]  # a use is of a bounded resource
                 self._touch(resource)
                 if resource.load >= ROOM_LIMIT:
-                    raise ConfigError(
-                        f"resource {resource.name!r} serves {len(resource.members)} activities at once, more than can "
-                        "be counted (about 2,048 at full rate); run fewer at a time, or fold cards that are equal"
-                    )
+                    raise ConfigError(too_many(resource))
         running.speed = 1.0
         running.remaining_ps = float(running.demand.alone_ps)
         running.since_ps = now
