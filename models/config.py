@@ -13,7 +13,7 @@ from .fields import Fields, short
 from .model_config import ModelConfig
 from .registry import known_families
 
-__all__ = ["ModelConfig", "family_of", "read_config", "read_json"]
+__all__ = ["ModelConfig", "family_of", "read_config", "no_constant", "no_repeats", "read_json"]
 
 LARGEST_JSON_BYTES = 256 * 2**20
 
@@ -95,7 +95,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > LARGEST_JSON_BYTES:
             raise ConfigError(f"{path}: {path.stat().st_size} bytes is no JSON file of a model")
-        value = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant, object_pairs_hook=_no_repeats)
+        value = json.loads(path.read_text(encoding="utf-8"), parse_constant=no_constant, object_pairs_hook=no_repeats)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror or error})") from None
     except (ValueError, RecursionError) as error:
@@ -105,11 +105,13 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _no_constant(text: str) -> Any:
+def no_constant(text: str) -> Any:
+    """Refuse NaN and Infinity, which Python's JSON reader takes (a hook for json.loads)."""
     raise ValueError(f"{text} is not a number a model can use")
 
 
-def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose keys are all different (a hook for json.loads)."""
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:

@@ -1,0 +1,89 @@
+"""What there is to say about a model before anything runs: its parameters, its KV cache, its blocks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from .blocks import Attention, DecoderLayer, GatedMlp, Norm
+from .graph import build_graph, kv_elements_per_token, total_parameters
+from .model_config import ModelConfig
+
+_KV_BYTES = 2  # an element of a 16-bit cache
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """One row of `siltwin models`; `blocks` says in words what the layers are made of, with how many of each."""
+
+    name: str
+    family: str
+    architecture: str
+    total_params: int
+    kv_bytes_per_token: int
+    num_layers: int
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    max_position_embeddings: int
+    tied: bool
+    dtype: str
+    blocks: tuple[str, ...]
+
+
+def describe(config: ModelConfig) -> ModelFacts:
+    """The facts of a supported model, counted from its graph; the KV cache is counted at 16 bits an element."""
+    graph = build_graph(config)
+    return ModelFacts(
+        name=config.name,
+        family=config.family,
+        architecture=config.architecture,
+        total_params=total_parameters(graph),
+        kv_bytes_per_token=kv_elements_per_token(graph) * _KV_BYTES,
+        num_layers=config.num_layers,
+        hidden_size=config.hidden_size,
+        intermediate_size=config.intermediate_size,
+        num_heads=config.num_heads,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        vocab_size=config.vocab_size,
+        max_position_embeddings=config.max_position_embeddings,
+        tied=config.tied,
+        dtype=config.dtype.name,
+        blocks=_blocks(graph.layers),
+    )
+
+
+def _blocks(layers: tuple[DecoderLayer, ...]) -> tuple[str, ...]:
+    """The distinct blocks in the order they first appear, each with its count."""
+    counts = Counter(
+        words
+        for layer in layers
+        for words in (
+            _norm_words(layer.input_norm),
+            _attention_words(layer.attention),
+            _norm_words(layer.post_attention_norm),
+            _mlp_words(layer.mlp),
+        )
+    )
+    return tuple(f"{count} x {words}" for words, count in counts.items())
+
+
+def _norm_words(norm: Norm) -> str:
+    return f"{norm.kind} norm"
+
+
+def _attention_words(attention: Attention) -> str:
+    parts = [f"attention {attention.num_heads}/{attention.num_kv_heads} heads of {attention.head_dim}"]
+    parts += [f"window {attention.window}"] if attention.window else []
+    parts += [f"{attention.rope.scaling.rule} rope"] if attention.rope else []
+    parts += ["head norms"] if attention.q_norm else []
+    parts += ["bias"] if attention.qkv.biases else []
+    return ", ".join(parts)
+
+
+def _mlp_words(mlp: GatedMlp) -> str:
+    return f"gated {mlp.activation} mlp of {mlp.intermediate_size}" + (", bias" if mlp.down.biases else "")

@@ -1,0 +1,128 @@
+"""Safetensors checkpoints: one file, or shards under an index, checked on opening and read a slice at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from ..isa.dtype import BF16, FP16, FP32, DType
+from ..isa.errors import ConfigError, NotYetError, UnsupportedError
+from .config import read_json
+from .fields import short
+from .safetensors_header import Entry, read_header
+from .store import Array, Shape
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+_DTYPES: dict[str, DType] = {"F32": FP32, "F16": FP16, "BF16": BF16}
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.bin.index.json")
+
+
+class SafetensorsStore:
+    """The tensors of some safetensors files. Files are mapped when first read, never loaded whole."""
+
+    def __init__(self, entries: dict[str, tuple[Path, Entry]]) -> None:
+        self._entries = entries
+        self._open: dict[Path, Any] = {}
+
+    def names(self) -> Iterable[str]:
+        """Every tensor in the files."""
+        return self._entries.keys()
+
+    def shape(self, name: str) -> Shape:
+        """[rows, columns] or [elements]."""
+        return self._entries[name][1].shape
+
+    def dtype(self, name: str) -> DType:
+        """fp32, fp16 or bf16; anything else is no weight that siltwin computes with, and raises."""
+        path, entry = self._entries[name]
+        if entry.dtype in _DTYPES:
+            return _DTYPES[entry.dtype]
+        message = f"{path}: {name}: dtype {entry.dtype} is not supported for a weight; known: {', '.join(_DTYPES)}"
+        raise NotYetError(message) if entry.dtype.startswith("F8") else ConfigError(message)
+
+    def where(self, name: str) -> str:
+        """The shard that holds it."""
+        return str(self._entries[name][0])
+
+    def read(self, name: str, axis: int, start: int, stop: int) -> Array:
+        """The slice in storage form; the library copies that slice only."""
+        path, _ = self._entries[name]
+        index = (slice(None),) * axis + (slice(start, stop),)
+        values: Array = self._file(path).get_slice(name)[index]
+        return values.view(self.dtype(name).storage)
+
+    def _file(self, path: Path) -> Any:
+        if path not in self._open:
+            try:
+                self._open[path] = safe_open(path, framework="numpy")
+            except (SafetensorError, OSError) as error:
+                raise ConfigError(f"{path}: cannot be read ({error})") from None
+        return self._open[path]
+
+
+def open_safetensors(directory: Path) -> SafetensorsStore:
+    """The weights of a Hugging Face directory: model.safetensors, or the shards that its index names.
+
+    Raises ConfigError naming the file and field for missing shards, tensors in the wrong shard or in two, and whatever
+    `read_header` finds; UnsupportedError when there are only pickles.
+    """
+    if (directory / SINGLE).exists():
+        path = directory / SINGLE
+        return SafetensorsStore({name: (path, entry) for name, entry in read_header(path).items()})
+    if (directory / INDEX).exists():
+        return SafetensorsStore(_indexed(directory))
+    pickles = sorted(path.name for pattern in _PICKLES for path in directory.glob(pattern))
+    if pickles:
+        raise UnsupportedError(
+            f"{directory}: holds {', '.join(pickles[:3])} and no {SINGLE}; pickled weights can run code when opened, "
+            "so siltwin never reads them. Save the model again with safe_serialization=True"
+        )
+    raise ConfigError(f"{directory}: holds neither {SINGLE} nor {INDEX}")
+
+
+def has_weights(directory: Path) -> bool:
+    """Whether a directory claims to hold weights of any kind, so that their absence is an error or a choice."""
+    patterns = ("*.safetensors", INDEX, *_PICKLES)
+    return any(next(directory.glob(pattern), None) is not None for pattern in patterns)
+
+
+def _indexed(directory: Path) -> dict[str, tuple[Path, Entry]]:
+    index = directory / INDEX
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise ConfigError(f"{index}: weight_map is {short(weight_map)}; it must map tensor names to files")
+    shards = {file: read_header(_shard(directory, index, file)) for file in _files(index, weight_map)}
+    entries: dict[str, tuple[Path, Entry]] = {}
+    for file, header in shards.items():
+        for name, entry in header.items():
+            if name in entries:
+                raise ConfigError(
+                    f"{directory / file}: {name} stands also in {entries[name][0].name}; it must be in one"
+                )
+            entries[name] = (directory / file, entry)
+    for name, file in weight_map.items():
+        if name not in shards[file]:
+            raise ConfigError(f"{index}: weight_map puts {name} in {file}, which does not hold it")
+    return entries
+
+
+def _files(index: Path, weight_map: dict[str, Any]) -> list[str]:
+    """The shards, each a plain file name: a checkpoint may not reach outside its directory."""
+    for name, file in weight_map.items():
+        if not isinstance(file, str) or file != Path(file).name or not file.endswith(".safetensors"):
+            raise ConfigError(
+                f"{index}: weight_map: {name} is in {short(file)}; it must be a .safetensors file beside it"
+            )
+    return sorted(set(weight_map.values()))
+
+
+def _shard(directory: Path, index: Path, file: str) -> Path:
+    if not (directory / file).exists():
+        present = len(list(directory.glob("*.safetensors")))
+        raise ConfigError(
+            f"{index}: weight_map names {file}, which is not in {directory} ({present} shards are); download it again"
+        )
+    return directory / file

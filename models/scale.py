@@ -1,0 +1,115 @@
+"""scaled: any supported config shrunk to one that runs in milliseconds and still has every part of its architecture."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from .config import read_config
+from .model_config import ModelConfig
+
+LONGEST_TEST = 128  # tokens a scaled model must be able to hold
+LONGEST_PROMPT = 64  # windows and original lengths stay below this, so that a test prompt crosses them
+_HEAD_DIMS = (10, 12, 14, 18, 20)  # even for rope, and no powers of two
+_ODD_WIDTHS = (11, 13, 17, 19)  # times 12: any tp of 1, 2, 3, 4, 6 and 12 divides, and no power of two hides a bug
+
+
+def scaled(config: ModelConfig, seed: int = 0) -> ModelConfig:
+    """A small config of the same architecture; `seed` varies the sizes, none of which is a power of two.
+
+    Kept: family, dtype, activation, biases, norms, tying, the ratio of heads to kv heads, whether hidden_size is
+    heads * head_dim, the rope rule and its factors, and every kind of layer in its order (two whole periods where the
+    pattern repeats). Shrunk: widths, vocabulary, windows (odd, and shorter than 16 tokens) and the length before rope
+    scaling (at most 64), so that a test prompt of 70 tokens crosses them. The result is a config that transformers
+    accepts (`to_hf`).
+    """
+    draw = random.Random(f"scaled {config.family} {seed}")
+    raw = config.to_hf()
+    windows = _shrink_windows(scaled_pattern(config.windows), draw)
+    heads, kv_heads = _heads(config, draw)
+    head_dim = draw.choice(_HEAD_DIMS)
+    width = heads * head_dim
+    if config.hidden_size != config.num_heads * config.head_dim:
+        width += heads * 2 * draw.choice((1, 3))
+    raw |= {
+        "num_hidden_layers": len(windows),
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": head_dim,
+        "hidden_size": width,
+        "intermediate_size": 12 * draw.choice(_ODD_WIDTHS),
+        "vocab_size": 24 * draw.choice(_ODD_WIDTHS),
+    }
+    raw |= _windows_to_hf(raw, windows)
+    raw |= _rope_to_hf(config, head_dim)
+    for key in ("bos_token_id", "eos_token_id"):
+        raw[key] = _within(raw.get(key), raw["vocab_size"])
+    return read_config(raw, name=f"{config.name}-scaled-{seed}", where=f"scaled({config.name}, seed={seed})")
+
+
+def scaled_pattern(kinds: Sequence[int]) -> tuple[int, ...]:
+    """The shortest list that still shows a pattern of layers: two periods, or runs cut to two layers each.
+
+    >>> scaled_pattern([8, 8, 8, 0] * 5)
+    (8, 8, 8, 0, 8, 8, 8, 0)
+    """
+    for period in range(1, len(kinds) // 2 + 1):
+        if all(kinds[at] == kinds[at - period] for at in range(period, len(kinds))):
+            return tuple(kinds[: 2 * period])
+    return tuple(kind for at, kind in enumerate(kinds) if at < 2 or len({kind, *kinds[at - 2 : at]}) > 1)
+
+
+def _heads(config: ModelConfig, draw: random.Random) -> tuple[int, int]:
+    """Heads and kv heads in the original ratio, with at least two kv heads where there were two, and four heads."""
+    group = config.num_heads // config.num_kv_heads
+    choices = (4, 6) if group == 1 else (2, 4)
+    kv_heads = min(config.num_kv_heads, draw.choice(choices))
+    return kv_heads * group, kv_heads
+
+
+def _shrink_windows(windows: tuple[int, ...], draw: random.Random) -> tuple[int, ...]:
+    window = draw.choice((5, 7, 11, 13))
+    return tuple(window if kind else 0 for kind in windows)
+
+
+def _windows_to_hf(raw: dict[str, Any], windows: tuple[int, ...]) -> dict[str, Any]:
+    """The windows in whichever keys the family spelled them with."""
+    changed: dict[str, Any] = {}
+    if raw.get("sliding_window") is not None:
+        changed["sliding_window"] = max(windows) or 7
+    if raw.get("layer_types") is not None:
+        changed["layer_types"] = ["sliding_attention" if window else "full_attention" for window in windows]
+    if "max_window_layers" in raw:
+        changed["max_window_layers"] = next((at for at, window in enumerate(windows) if window), len(windows))
+    return changed
+
+
+def _rope_to_hf(config: ModelConfig, head_dim: int) -> dict[str, Any]:
+    """The rope table with a short original length and factor lists of the new head, and the length it then allows."""
+    table = dict(config.to_hf()["rope_parameters"])
+    scaling = config.rope.scaling
+    if not scaling.original_max_position_embeddings:
+        return {"rope_parameters": table, "max_position_embeddings": LONGEST_TEST}
+    original = min(LONGEST_PROMPT, max(16, math.ceil(LONGEST_TEST / scaling.factor)))
+    table["original_max_position_embeddings"] = original
+    for key in ("short_factor", "long_factor"):
+        if key in table:
+            table[key] = _resampled(table[key], head_dim // 2)
+    return {
+        "rope_parameters": table,
+        "max_position_embeddings": max(LONGEST_TEST, round(original * scaling.factor)),
+    }
+
+
+def _resampled(values: Sequence[float], count: int) -> list[float]:
+    """`count` of the values, evenly spread from the first to the last."""
+    return [values[round(at * (len(values) - 1) / max(1, count - 1))] for at in range(count)]
+
+
+def _within(ids: Any, vocab_size: int) -> Any:
+    """Token ids brought into a smaller vocabulary."""
+    if isinstance(ids, list):
+        return [index % vocab_size for index in ids]
+    return None if ids is None else ids % vocab_size

@@ -1,0 +1,149 @@
+"""Tokenizer: text to ids and back, and conversations to prompts, as the checkpoint defines them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from ..isa.errors import ConfigError
+from .chat_template import render_chat
+from .config import read_json
+from .fields import short
+from .gguf_file import GgufFile
+from .gguf_tokenizer import LLAMA3_NAMES, gguf_tokenizer
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """A tokenizer of the `tokenizers` library with what the model's files say beside it.
+
+    `special` holds the texts of bos_token, eos_token, ... for the chat template; `prefix_ids` and `suffix_ids` go
+    around a plain prompt where the file asks for it and the library's own post-processor does not (GGUF).
+    """
+
+    backend: Any
+    where: str
+    eos_ids: tuple[int, ...] = ()
+    special: Mapping[str, str] | None = None
+    chat_template: str | None = None
+    prefix_ids: tuple[int, ...] = ()
+    suffix_ids: tuple[int, ...] = ()
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the largest id that encode can give; the model's own vocab_size may be padded beyond it."""
+        return 1 + max(self.backend.get_vocab(with_added_tokens=True).values(), default=-1)
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a plain text, with the special tokens the model expects around it."""
+        try:
+            ids = list(self.backend.encode(text, add_special_tokens=add_special_tokens).ids)
+        except UnicodeEncodeError:
+            raise ConfigError(f"prompt {short(text)} is no valid Unicode text (a lone surrogate)") from None
+        return [*self.prefix_ids, *ids, *self.suffix_ids] if add_special_tokens else ids
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """The text of some ids; ids of a padded vocabulary that name no token give nothing."""
+        wrong = [index for index in ids if not 0 <= int(index) < 2**32]
+        if wrong:
+            raise ConfigError(f"token id {wrong[0]} is out of range; ids run from 0 to {self.vocab_size - 1}")
+        text: str = self.backend.decode([int(index) for index in ids], skip_special_tokens=skip_special_tokens)
+        return text
+
+    def apply_chat_template(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True) -> str:
+        """The prompt text of a conversation ({"role": ..., "content": ...} each); encode it without special tokens."""
+        if self.chat_template is None:
+            raise ConfigError(f"{self.where}: has no chat template; give the prompt as plain text")
+        return render_chat(
+            self.chat_template,
+            messages,
+            self.where,
+            add_generation_prompt=add_generation_prompt,
+            tools=None,
+            documents=None,
+            **(self.special or {}),
+        )
+
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True) -> list[int]:
+        """Token ids of a conversation."""
+        return self.encode(self.apply_chat_template(messages, add_generation_prompt), add_special_tokens=False)
+
+
+def tokenizer_of_directory(directory: Path, eos_ids: tuple[int, ...] = ()) -> Tokenizer | None:
+    """The tokenizer of a Hugging Face directory (tokenizer.json and what lies beside it), or None when it has none."""
+    path = directory / "tokenizer.json"
+    if not path.exists():
+        return None
+    try:
+        backend = tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception for whatever is wrong in the file
+        raise ConfigError(f"{path}: no valid tokenizer ({error})") from None
+    settings_path = directory / "tokenizer_config.json"
+    settings = read_json(settings_path) if settings_path.exists() else {}
+    return Tokenizer(
+        backend=backend,
+        where=str(settings_path if settings else path),
+        eos_ids=eos_ids,
+        special=_special_texts(settings),
+        chat_template=_template(directory, settings),
+    )
+
+
+def tokenizer_of_gguf(file: GgufFile, eos_ids: tuple[int, ...] = ()) -> Tokenizer | None:
+    """The tokenizer inside a GGUF file, or None when it has none."""
+    metadata = file.metadata
+    if "tokenizer.ggml.model" not in metadata:
+        return None
+    where = str(file.path)
+    backend = gguf_tokenizer(metadata, where)
+    tokens = metadata["tokenizer.ggml.tokens"]
+    special, ids = {}, {}
+    for name, key in (("bos_token", "bos"), ("eos_token", "eos"), ("unk_token", "unknown"), ("pad_token", "padding")):
+        index = metadata.get(f"tokenizer.ggml.{key}_token_id")
+        if index is None:
+            continue
+        if not isinstance(index, int) or not 0 <= index < len(tokens):
+            raise ConfigError(f"{where}: tokenizer.ggml.{key}_token_id is {index}; there are {len(tokens)} tokens")
+        special[name], ids[key] = tokens[index], index
+    template = metadata.get("tokenizer.chat_template")
+    # llama.cpp starts Llama 3 prompts with BOS unless the file says otherwise
+    adds_bos = metadata.get("tokenizer.ggml.add_bos_token", metadata.get("tokenizer.ggml.pre") in LLAMA3_NAMES)
+    return Tokenizer(
+        backend=backend,
+        where=where,
+        eos_ids=eos_ids,
+        special=special,
+        chat_template=template if isinstance(template, str) else None,
+        prefix_ids=(ids["bos"],) if adds_bos and "bos" in ids else (),
+        suffix_ids=(ids["eos"],) if metadata.get("tokenizer.ggml.add_eos_token") and "eos" in ids else (),
+    )
+
+
+def _special_texts(settings: Mapping[str, Any]) -> dict[str, str]:
+    """bos_token and its like, each a string or an object with `content`."""
+    found = {}
+    for name in ("bos_token", "eos_token", "unk_token", "pad_token"):
+        value = settings.get(name)
+        text = value.get("content") if isinstance(value, Mapping) else value
+        if isinstance(text, str):
+            found[name] = text
+    return found
+
+
+def _template(directory: Path, settings: Mapping[str, Any]) -> str | None:
+    """chat_template.jinja, or chat_template of tokenizer_config.json: one text, or a list with one named default."""
+    path = directory / "chat_template.jinja"
+    if path.exists():
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path}: cannot be read ({error})") from None
+    value = settings.get("chat_template")
+    if isinstance(value, list):
+        named = {item.get("name"): item.get("template") for item in value if isinstance(item, Mapping)}
+        value = named.get("default")
+    return value if isinstance(value, str) else None
