@@ -19,11 +19,6 @@ NOBODY = -1  # the index of no resource
 Outcome = Literal["done", "cancelled", "failed"]
 
 
-def int_env() -> simpy.Environment:
-    """A SimPy environment whose clock starts at the integer 0, in picoseconds."""
-    return simpy.Environment(initial_time=0)
-
-
 def now_ps(env: simpy.Environment) -> int:
     """The environment's time; ConfigError if a delay that was not an int has spoiled it."""
     now = env.now

@@ -24,6 +24,11 @@ KEPT_SHARES = 1 << 16  # shares remembered by demand, since programs repeat them
 MAX_PRIORITY = 1 << 31
 
 
+def int_env() -> simpy.Environment:
+    """A SimPy environment whose clock starts at the integer 0, in picoseconds."""
+    return simpy.Environment(initial_time=0)
+
+
 class Alarm(simpy.Event):
     """A call of `callback` at a time, in a priority; the calendar's only entries in SimPy's queue besides `done`."""
 

@@ -14,6 +14,7 @@ from numba import njit
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 FREE = -1  # holder of a member that runs at its bound
+NO_PRIORITY = 1 << 62  # above every priority; its negative lies below
 
 
 class Members(NamedTuple):
@@ -52,11 +53,26 @@ def solve(members: Members, room: Ints, rate: Ints, holder: Ints) -> None:
     `room` is consumed. The caller keeps the sum of coefficient * bound over each resource below 2^63.
     """
     pool = Pool(room, np.zeros(room.size, np.int64), np.zeros(room.size, np.int64))
-    waiting = np.arange(members.bound.size)
-    while waiting.size:
-        highest = members.priority[waiting].max()
-        fill(waiting[members.priority[waiting] == highest], members, pool, rate, holder)
-        waiting = waiting[members.priority[waiting] != highest]
+    unfixed = np.empty(members.bound.size, np.int64)
+    above = NO_PRIORITY
+    left = members.bound.size
+    while left:
+        count, above = highest_below(above, members.priority, unfixed)
+        fill(unfixed[:count], members, pool, rate, holder)
+        left -= count
+
+
+@njit(cache=True)
+def highest_below(above: int, priority: Ints, found: Ints) -> tuple[int, int]:
+    """Puts the members of the highest priority below `above` into `found`; returns how many, and that priority."""
+    count, highest = 0, -NO_PRIORITY
+    for i in range(priority.size):
+        if priority[i] < above and priority[i] >= highest:
+            if priority[i] > highest:
+                count, highest = 0, priority[i]
+            found[count] = i
+            count += 1
+    return count, highest
 
 
 @njit(cache=True)

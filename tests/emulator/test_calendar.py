@@ -4,8 +4,8 @@ import pytest
 import simpy
 
 from siltwin.emulator.calendar import division
-from siltwin.emulator.calendar.activity import Demand, Running, flow_ps, int_env
-from siltwin.emulator.calendar.engine import Calendar
+from siltwin.emulator.calendar.activity import Demand, Running, flow_ps
+from siltwin.emulator.calendar.engine import Calendar, int_env
 from siltwin.isa.errors import ConfigError
 
 MS = 10**9  # a millisecond in picoseconds

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siltwin.emulator.calendar.activity import Demand, int_env
-from siltwin.emulator.calendar.engine import Calendar
+from siltwin.emulator.calendar.activity import Demand
+from siltwin.emulator.calendar.engine import Calendar, int_env
 from siltwin.emulator.calendar.solver import Members, solve
 
 # The oracle: rules 1 and 2 in the words they are stated in
