@@ -1,0 +1,338 @@
+"""The report of a run as a versioned schema: tokens, times, bytes, what they are worth, and what an OOM ran into."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ..emulator.evidence import EvidenceKind
+
+SCHEMA_VERSION: Literal[1] = 1
+
+BoundName = Literal["compute", "hbm", "sram", "link", "dispatch", "dependency", "host"]
+StepKind = Literal["prefill", "decode", "mixed"]
+BOUNDS: tuple[BoundName, ...] = get_args(BoundName)
+
+# Figures that rest on the same numbers of the card share one entry of `evidence`, named by the group.
+FIGURE_GROUPS: dict[str, str] = {
+    "elapsed_ps": "time",
+    "ttft_s": "time",
+    "tpot_s": "time",
+    "output_tokens_per_s": "time",
+    "prompt_tokens_per_s": "time",
+    "cycles": "time",
+    "utilisation": "time",
+    "peak_bytes": "memory",
+}
+
+
+Picoseconds = Annotated[int, Field(ge=0)]
+NumBytes = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0)]
+PerSecond = Annotated[float, Field(ge=0)]
+
+
+class Part(BaseModel):
+    """A section of a report: frozen, no key but its own, no NaN."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, json_schema_serialization_defaults_required=True
+    )
+
+
+@cache
+def siltwin_version() -> str:
+    """The version of siltwin that is installed; "unknown" for a source tree that never was."""
+    try:
+        return version("siltwin")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+class Document(Part):
+    """What every report that stands alone begins with."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    siltwin_version: str = Field(default_factory=siltwin_version)
+
+    def to_json(self) -> str:
+        """The report as JSON text that ends in a newline."""
+        return self.model_dump_json(indent=1) + "\n"
+
+
+class ModelPart(Part):
+    """The model that ran; `source` says where its weights came from, `total_params` counts tied weights once."""
+
+    name: str
+    family: str
+    total_params: Count
+    dtype: str
+    kv_dtype: str
+    source: str
+    num_layers: Count
+
+
+class CardPart(Part):
+    """The card that was emulated, and the weakest evidence among the numbers it was described by."""
+
+    name: str
+    description: str
+    weakest_evidence: EvidenceKind
+
+
+class ClusterPart(Part):
+    """How the cards are joined; cards that the layout leaves over are counted."""
+
+    name: str
+    kind: str
+    cards_used: Count
+    cards_unused: Count = 0
+
+
+class LayoutPart(Part):
+    """Degrees of every parallel axis; `cards` = pp * dp * cp * tp."""
+
+    tp: int
+    pp: int
+    dp: int = 1
+    cp: int = 1
+    ep: int = 1
+    etp: int = 1
+    cards: int
+
+
+class RequestReport(Part):
+    """One sequence: what went in and came out, and when.
+
+    `tokens` are the generated ids (empty without payload, where `output_tokens` still counts them). `ttft_s` runs from
+    the start of the job to the first token (null when there was none), `tpot_s` is the mean time between tokens after
+    it (null for fewer than two).
+    """
+
+    prompt_tokens: Count
+    cached_tokens: Count = 0
+    tokens: tuple[int, ...]
+    output_tokens: Count
+    text: str | None
+    ttft_s: Seconds | None
+    tpot_s: Seconds | None
+    finish_reason: Literal["stop", "length"] | None
+
+
+class Bounds(Part):
+    """Picoseconds of critical card time, by what held them."""
+
+    compute: Picoseconds = 0
+    hbm: Picoseconds = 0
+    sram: Picoseconds = 0
+    link: Picoseconds = 0
+    dispatch: Picoseconds = 0
+    dependency: Picoseconds = 0
+    host: Picoseconds = 0
+
+    @property
+    def total_ps(self) -> int:
+        """All of it."""
+        return sum(getattr(self, name) for name in BOUNDS)
+
+    @property
+    def largest(self) -> BoundName | None:
+        """What held most of the time (the earlier name among equals); None when there was none."""
+        held_ps: dict[BoundName, int] = {name: getattr(self, name) for name in BOUNDS}
+        return max(BOUNDS, key=lambda name: held_ps[name]) if self.total_ps else None
+
+
+class StepReport(Part):
+    """One step of the scheduler: `tokens` new tokens of `sequences` sequences; `bound` held most of its time."""
+
+    index: Count
+    kind: StepKind
+    start_ps: Picoseconds
+    end_ps: Picoseconds
+    tokens: Count
+    sequences: Count
+    bound: BoundName | None
+    bounds: Bounds
+
+
+class UnitUse(Part):
+    """Use of one unit: union of its spans; demanded unit time over elapsed; demanded cycles where it has a clock."""
+
+    busy_ps: Picoseconds
+    utilisation: Annotated[float, Field(ge=0)]
+    cycles: Count | None = None
+
+
+class CardReport(Part):
+    """One card: its memory at the peak (`by_tag` sums to `peak_bytes`, the reserve not counted) and its units."""
+
+    rank: Count
+    stage: Count
+    peak_bytes: NumBytes
+    peak_ps: Picoseconds
+    capacity_bytes: NumBytes
+    reserved_bytes: NumBytes
+    by_tag: dict[str, NumBytes]
+    live_at_end_bytes: NumBytes
+    units: dict[str, UnitUse]
+
+
+class LinkReport(Part):
+    """One directed link between ranks or switches: bytes that crossed it, and the union of the times it was in use."""
+
+    name: str
+    source: int
+    target: int
+    bytes: NumBytes
+    busy_ps: Picoseconds | None = None
+
+
+class CollectiveReport(Part):
+    """Communication of one kind along one axis of the layout.
+
+    `count` operations of the whole job; `bytes` that all members sent; `time_ps` of the card that spent most in them.
+    """
+
+    axis: str
+    kind: str
+    count: Count
+    bytes: NumBytes
+    time_ps: Picoseconds
+
+
+class Totals(Part):
+    """The job as a whole. TTFT is the largest, and the mean, over requests; TPOT the mean over requests that have one.
+
+    Output tokens a second are over the whole job; prompt tokens a second over the steps that hold prompt tokens.
+    `cycles` are of the card's clock.
+    """
+
+    elapsed_ps: Picoseconds
+    ttft_max_s: Seconds | None
+    ttft_mean_s: Seconds | None
+    tpot_mean_s: Seconds | None
+    output_tokens_per_s: PerSecond | None
+    prompt_tokens_per_s: PerSecond | None
+    cycles: Count
+
+
+class PhaseReport(Part):
+    """All steps of one kind."""
+
+    steps: Count
+    elapsed_ps: Picoseconds
+    bound: BoundName | None
+    bounds: Bounds
+
+
+class Phases(Part):
+    """What held each phase; null for a kind of step that did not happen."""
+
+    prefill: PhaseReport | None = None
+    decode: PhaseReport | None = None
+    mixed: PhaseReport | None = None
+
+
+class EvidenceReport(Part):
+    """What a figure is worth: the weakest evidence among the numbers it used, and which of them are assumed.
+
+    `figure` is a name of the totals or a group of them ("time", "memory"). `extrapolated` marks a figure outside what
+    was calibrated.
+    """
+
+    figure: str
+    weakest: EvidenceKind
+    assumed: tuple[str, ...] = ()
+    extrapolated: bool = False
+
+
+class HostReport(Part):
+    """What the emulation took on the machine that ran it: the only part that differs between equal runs."""
+
+    wall_s: Seconds
+    load_s: Seconds | None = None
+    run_s: Seconds | None = None
+    output_tokens_per_s: PerSecond | None = None
+
+
+class LiveAllocation(Part):
+    """Bytes that were held when memory ran out."""
+
+    owner: str
+    tag: str
+    num_bytes: NumBytes
+    address: NumBytes
+    allocated_ps: Picoseconds
+
+
+class Fits(Part):
+    """What would fit, found by the allocator itself: each changes one thing of the job. Null: nothing of it does.
+
+    `largest_batch` sequences as long as asked; `largest_context` tokens a sequence, for as many sequences as asked;
+    `smallest_hbm_bytes` of a card, reserve included; `smallest_tp` on cards as they are.
+    """
+
+    largest_batch: Count | None
+    largest_context: Count | None
+    smallest_hbm_bytes: NumBytes | None
+    smallest_tp: Count | None
+
+
+class OomReport(Part):
+    """What an out-of-memory ran into. `step` is null while weights are loaded, `request` when none is to blame.
+
+    `missing_bytes` more HBM would have held this one request; `largest_hole_bytes` is the longest free run.
+    """
+
+    card: Count
+    time_ps: Picoseconds
+    step: Count | None
+    step_kind: Literal["load", "prefill", "decode", "mixed"] | None
+    instruction: str | None
+    request: Count | None
+    tag: str
+    owner: str
+    requested_bytes: NumBytes
+    missing_bytes: NumBytes
+    capacity_bytes: NumBytes
+    reserved_bytes: NumBytes
+    free_bytes: NumBytes
+    largest_hole_bytes: NumBytes
+    largest_live: Annotated[tuple[LiveAllocation, ...], Field(max_length=10)]
+    by_tag: dict[str, NumBytes]
+    fits: Fits
+
+
+class Report(Document):
+    """One run: tokens, times and bytes, from one emulated program.
+
+    Simulated times are integers of picoseconds; `host` alone tells of the machine that emulated.
+    """
+
+    model: ModelPart
+    card: CardPart
+    cluster: ClusterPart
+    layout: LayoutPart
+    engine: Literal["simpy", "compiled"]
+    payload: bool
+    requests: tuple[RequestReport, ...]
+    steps: tuple[StepReport, ...]
+    cards: tuple[CardReport, ...]
+    links: tuple[LinkReport, ...] = ()
+    collectives: tuple[CollectiveReport, ...] = ()
+    totals: Totals
+    phases: Phases
+    evidence: tuple[EvidenceReport, ...]
+    warnings: tuple[str, ...]
+    not_modelled: tuple[str, ...]
+    oom: OomReport | None = None
+    host: HostReport
+
+    def evidence_for(self, figure: str) -> EvidenceReport | None:
+        """What is said of a figure, by its own name or by that of its group; None when nothing is."""
+        said = {item.figure: item for item in self.evidence}
+        return said.get(figure) or said.get(FIGURE_GROUPS.get(figure, ""))

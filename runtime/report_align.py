@@ -1,0 +1,60 @@
+"""An alignment with the reference as a versioned schema: how far every layer and the logits are from it."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from .report import CardPart, ClusterPart, Count, Document, HostReport, LayoutPart, ModelPart, Part
+
+
+def _null_unless_finite(value: object) -> object:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# JSON has no NaN: an error that is not a number is null, and never within tolerance.
+Drift = Annotated[float | None, BeforeValidator(_null_unless_finite)]
+
+
+class LayerDrift(Part):
+    """One layer's output against the reference; null where the error is not a finite number."""
+
+    name: str
+    max_abs: Drift
+    max_rel: Drift
+    cosine: Drift
+
+
+class LogitsDrift(Part):
+    """Logits against the reference: `kl` is the mean over positions, `argmax_agreement` the share of positions."""
+
+    max_abs: Drift
+    max_rel: Drift
+    cosine: Drift
+    kl: Drift
+    argmax_agreement: Annotated[float, Field(ge=0, le=1)]
+
+
+class AlignReport(Document):
+    """The same checkpoint through siltwin and through the reference, layer by layer.
+
+    `tolerance` bounds the quantity that `tolerance_of` says in words; `first_drift` names the first layer beyond it.
+    """
+
+    model: ModelPart
+    card: CardPart
+    cluster: ClusterPart
+    layout: LayoutPart
+    reference: str
+    positions: Count
+    layers: tuple[LayerDrift, ...]
+    logits: LogitsDrift
+    first_drift: str | None
+    tolerance: float
+    tolerance_of: str
+    verdict: Literal["aligned", "drifted"]
+    warnings: tuple[str, ...] = ()
+    not_modelled: tuple[str, ...] = ()
+    host: HostReport
