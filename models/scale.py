@@ -64,7 +64,7 @@ def scaled_pattern(kinds: Sequence[int]) -> tuple[int, ...]:
 def _heads(config: ModelConfig, draw: random.Random) -> tuple[int, int]:
     """Heads and kv heads in the original ratio, with at least two kv heads where there were two, and four heads."""
     group = config.num_heads // config.num_kv_heads
-    choices = (4, 6) if group == 1 else (2, 4)
+    choices = (4, 6) if group == 1 else (2, 4) if group <= 4 else (2,)
     kv_heads = min(config.num_kv_heads, draw.choice(choices))
     return kv_heads * group, kv_heads
 

@@ -1,0 +1,104 @@
+"""Blocks carry the published names and shapes, and the counts that follow from them are the published ones."""
+
+from typing import Any
+
+import pytest
+
+from siltwin.models.config import read_config
+from siltwin.models.facts import describe
+from siltwin.models.graph import build_graph, kv_elements_per_token, parameter_shapes, total_parameters
+from siltwin.models.shelf import shipped_configs
+
+BASE = {
+    "vocab_size": 320,
+    "hidden_size": 48,
+    "intermediate_size": 100,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 10,
+    "max_position_embeddings": 256,
+    "rms_norm_eps": 1e-5,
+    "hidden_act": "silu",
+    "rope_theta": 10000.0,
+}
+CASES: list[dict[str, Any]] = [
+    {"model_type": "llama"},
+    {"model_type": "llama", "tie_word_embeddings": True},
+    {"model_type": "llama", "attention_bias": True, "mlp_bias": True},
+    {"model_type": "mistral", "sliding_window": 8},
+    {"model_type": "qwen2"},
+    {"model_type": "qwen3"},
+    {"model_type": "qwen3", "attention_bias": True, "tie_word_embeddings": True},
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case.values())))
+def test_names_and_shapes_are_those_of_the_transformers_model(case: dict[str, Any]) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = read_config(BASE | case)
+    raw = config.to_hf()
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(raw.pop("model_type"), **raw))
+    theirs = {name: tuple(tensor.shape) for name, tensor in model.named_parameters()}
+    graph = build_graph(config)
+    assert parameter_shapes(graph) == theirs
+    assert total_parameters(graph) == sum(tensor.numel() for tensor in model.parameters())
+
+
+def test_projections_keep_the_order_of_their_weights() -> None:
+    layer = build_graph(read_config(BASE | {"model_type": "qwen2"})).layers[1]
+    qkv, out = layer.attention.qkv, layer.attention.out
+    assert qkv.weights == tuple(f"model.layers.1.self_attn.{part}_proj.weight" for part in "qkv")
+    assert qkv.biases == tuple(f"model.layers.1.self_attn.{part}_proj.bias" for part in "qkv")
+    assert (qkv.out_features, qkv.in_features) == ((60, 20, 20), 48)
+    assert (out.out_features, out.in_features, out.biases) == ((48,), 60, ())
+    assert (layer.mlp.gate_up.out_features, layer.mlp.down.in_features) == ((100, 100), 100)
+    assert layer.attention.scale == 10**-0.5
+
+
+def test_only_qwen3_norms_its_heads() -> None:
+    norms = {
+        family: build_graph(read_config(BASE | {"model_type": family})).layers[0].attention.q_norm
+        for family in ("llama", "qwen3")
+    }
+    assert norms["llama"] is None
+    assert norms["qwen3"] is not None and norms["qwen3"].size == 10
+
+
+def test_a_tied_head_is_the_embedding() -> None:
+    graph = build_graph(read_config(BASE | {"model_type": "llama", "tie_word_embeddings": True}))
+    assert graph.lm_head == graph.embedding == "model.embed_tokens.weight"
+    assert "lm_head.weight" not in parameter_shapes(graph)
+
+
+# Counts of transformers on the meta device; KV is layers * 2 * kv heads * head_dim * 2 bytes.
+@pytest.mark.parametrize(
+    ("name", "params", "kv_bytes"),
+    [
+        ("Llama-3.1-405B", 405_853_388_800, 126 * 2 * 8 * 128 * 2),
+        ("SmolLM2-135M", 134_515_008, 30 * 2 * 3 * 64 * 2),
+    ],
+)
+def test_published_sizes(name: str, params: int, kv_bytes: int) -> None:
+    facts = describe(read_config(shipped_configs()[name]))
+    assert (facts.total_params, facts.kv_bytes_per_token) == (params, kv_bytes)
+
+
+def test_the_405b_caches_516096_bytes_a_token() -> None:
+    graph = build_graph(read_config(shipped_configs()["Llama-3.1-405B"]))
+    assert kv_elements_per_token(graph) * 2 == 516_096
+
+
+def test_facts_say_which_blocks_there_are() -> None:
+    keys = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
+    facts = describe(read_config(BASE | {"model_type": "qwen3"} | keys))
+    assert facts.blocks == (
+        "4 x rms norm",
+        "1 x attention 6/2 heads of 10, default rope, head norms",
+        "2 x gated silu mlp of 100",
+        "1 x attention 6/2 heads of 10, window 8, default rope, head norms",
+    )
