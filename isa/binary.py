@@ -21,7 +21,12 @@ T = TypeVar("T")
 
 
 def encode_program(program: Program) -> bytes:
-    """Bytes of a program; `decode_program` gives it back equal."""
+    """Bytes of a program; `decode_program` gives it back equal. ProgramError when the program is not legal."""
+    check_program(program)
+    return _write_program(program)
+
+
+def _write_program(program: Program) -> bytes:
     body = Writer()
     body.name(program.name)
     for names in (program.queues, program.semaphores):
@@ -57,6 +62,8 @@ def decode_program(data: bytes) -> Program:
     if reader.position != len(reader.data):
         raise reader.fail(f"{len(reader.data) - reader.position} bytes left over")
     check_program(program)
+    if _write_program(program) != data:
+        raise ProgramError("not a valid program: its string table is not the one that this program writes")
     return program
 
 

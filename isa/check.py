@@ -2,101 +2,249 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
+from .control import HALT, SIGNAL, WAIT
 from .errors import ProgramError
-from .operands import NAME, NameKind
-from .program import Block, BlockShapes, Call, Program
+from .instruction import Instruction, TensorType
+from .link import BROADCAST
+from .operands import MAX_UINT, NAME, Kind, NameKind, Role, is_integer
+from .program import Block, BlockShapes, Call, Issue, Program, Space
+
+MAX_RANK = 16
+MAX_GROUP = 1 << 20
+READ_ONLY = (Space.WEIGHT, Space.TABLE)  # only host_load fills them
+
+Place = tuple[str | int, ...]
+
+
+class IllegalProgramError(ProgramError):
+    """A broken rule and its place: (section, index), or ("block", index, "param" | "local" | "body", position)."""
+
+    def __init__(self, message: str, place: Place) -> None:
+        super().__init__(message)
+        self.place = place
+
+
+@dataclass(frozen=True)
+class _Declared:
+    """The names that a program declares, by what they may be used for."""
+
+    scalars: frozenset[str]
+    names: dict[NameKind, frozenset[str]]
+
+    @classmethod
+    def by(cls, program: Program) -> _Declared:
+        return cls(
+            scalars=frozenset(extent.name for extent in program.extents if not extent.is_vector),
+            names={
+                NameKind.EXTENT: frozenset(extent.name for extent in program.extents if extent.is_vector),
+                NameKind.GROUP: frozenset(program.group_sizes),
+                NameKind.SEMAPHORE: frozenset((*program.semaphores, *program.queues)),
+            },
+        )
+
+
+@dataclass(frozen=True)
+class _Use:
+    """How a block uses one of its buffers: reached by host transfers only, and filled by anything but host_load."""
+
+    on_host: bool
+    computed: bool
+    written: bool
 
 
 def check_program(program: Program) -> None:
-    """Raise ProgramError at the first broken rule: names, types, operands, queues, waits, calls."""
-    for what, names in (
-        ("queue", program.queues),
-        ("extent", [extent.name for extent in program.extents]),
-        ("group", [group.name for group in program.groups]),
-        ("buffer", [buffer.name for buffer in program.buffers]),
-        ("block", [block.name for block in program.blocks]),
-        ("semaphore or queue", [*program.queues, *program.semaphores]),
-    ):
-        _distinct(what, names)
-    for group in program.groups:
-        if group.size < 1:
-            raise ProgramError(f"group {group.name} has {group.size} ranks; a group has at least 1")
-    for buffer in program.buffers:
-        _check_dims(program, f"buffer {buffer.name}", buffer.type.shape)
-    for block in program.blocks:
-        _check_block(program, block)
+    """Raise ProgramError at the first broken rule: names, types, operands, queues, waits, buffers' uses, calls."""
+    if not NAME.match(program.name):
+        raise IllegalProgramError(f"{program.name!r} is not a legal program name", ("program", 0))
+    declared = _Declared.by(program)
+    _check_declarations(program, declared)
+    uses: dict[str, dict[str, _Use]] = {}
+    for index, block in enumerate(program.blocks):
+        uses[block.name] = _check_block(program, declared, index, block)
     for index, call in enumerate(program.calls):
-        _check_call(program, index, call)
+        try:
+            _check_call(program, uses, call)
+        except ProgramError as error:
+            raise IllegalProgramError(f"call {index} of {call.block}: {error}", ("call", index)) from None
 
 
-def _distinct(what: str, names: Iterable[str]) -> None:
-    seen: set[str] = set()
-    for name in names:
+def _check_declarations(program: Program, declared: _Declared) -> None:
+    _distinct("queue", "queue", program.queues)
+    _distinct("semaphore", "semaphore", program.semaphores, taken=program.queues)
+    _distinct("extent", "extent", [extent.name for extent in program.extents])
+    _distinct("group", "group", [group.name for group in program.groups])
+    _distinct("buffer", "buffer", [buffer.name for buffer in program.buffers])
+    _distinct("block", "block", [block.name for block in program.blocks])
+    for index, group in enumerate(program.groups):
+        if type(group.size) is not int or not 1 <= group.size <= MAX_GROUP:
+            raise IllegalProgramError(
+                f"group {group.name} has {group.size!r} ranks; a group has 1 to {MAX_GROUP}", ("group", index)
+            )
+    for index, buffer in enumerate(program.buffers):
+        _check_dims(declared, f"buffer {buffer.name}", buffer.type, ("buffer", index))
+
+
+def _distinct(what: str, section: str, names: Iterable[str], taken: Iterable[str] = (), at: Place = ()) -> None:
+    seen = set(taken)
+    for index, name in enumerate(names):
+        place = (*at, section, index)
         if not NAME.match(name):
-            raise ProgramError(f"{name!r} is not a legal {what} name")
+            raise IllegalProgramError(f"{name!r} is not a legal {what} name", place)
+        if name in taken:
+            raise IllegalProgramError(f"{what} {name!r} has the name of a queue, which has a semaphore already", place)
         if name in seen:
-            raise ProgramError(f"two {what}s are named {name!r}")
+            raise IllegalProgramError(f"two {what}s are named {name!r}", place)
         seen.add(name)
 
 
-def _check_dims(program: Program, where: str, shape: tuple[int | str, ...]) -> None:
-    scalars = {extent.name for extent in program.extents if not extent.is_vector}
-    if not shape:
-        raise ProgramError(f"{where}: a buffer needs at least one dimension")
-    for dim in shape:
-        if isinstance(dim, str) and dim not in scalars:
-            raise ProgramError(
-                f"{where}: dimension {dim!r} is no declared extent; declared: {', '.join(sorted(scalars))}"
+def _check_dims(declared: _Declared, where: str, kind: TensorType, place: Place) -> None:
+    if not 1 <= len(kind.shape) <= MAX_RANK:
+        raise IllegalProgramError(f"{where}: {len(kind.shape)} dimensions; a buffer has 1 to {MAX_RANK}", place)
+    for dim in kind.shape:
+        if isinstance(dim, str) and dim not in declared.scalars:
+            known = ", ".join(sorted(declared.scalars)) or "none"
+            raise IllegalProgramError(
+                f"{where}: dimension {dim!r} is no declared scalar extent; declared: {known}", place
             )
-        if isinstance(dim, int) and dim < 0:
-            raise ProgramError(f"{where}: dimension {dim} is negative")
+        if not isinstance(dim, str) and (type(dim) is not int or not 0 <= dim <= MAX_UINT):
+            raise IllegalProgramError(f"{where}: dimension {dim!r} is not an integer from 0 to {MAX_UINT}", place)
 
 
-def _check_block(program: Program, block: Block) -> None:
-    _distinct(f"buffer of block {block.name}", [name for name, _ in (*block.params, *block.locals)])
-    for name, kind in (*block.params, *block.locals):
-        _check_dims(program, f"block {block.name}: {name}", kind.shape)
-    shapes = BlockShapes(block, program.group_sizes)
-    known = {*program.queues, *program.semaphores}
+def _check_block(program: Program, declared: _Declared, index: int, block: Block) -> dict[str, _Use]:
+    """Check one block; returns how it uses its buffers, by name."""
+    at: Place = ("block", index)
+    params = [name for name, _ in block.params]
+    _distinct(f"buffer of block {block.name}", "param", params, at=at)
+    _distinct(f"buffer of block {block.name}", "local", [name for name, _ in block.locals], at=at)
+    for section, typed in (("param", block.params), ("local", block.locals)):
+        for position, (name, kind) in enumerate(typed):
+            place = (*at, section, position)
+            if section == "local" and name in params:
+                raise IllegalProgramError(f"two buffers of block {block.name} are named {name!r}", place)
+            _check_dims(declared, f"block {block.name}: {name}", kind, place)
+    shapes, tracker, counts = BlockShapes(block, program.group_sizes), _Uses(block), _Counts()
     for position, issue in enumerate(block.body):
-        where = f"block {block.name}, instruction {position}"
-        if issue.queue not in program.queues:
-            raise ProgramError(f"{where}: no queue {issue.queue!r}; the program has {', '.join(program.queues)}")
-        for semaphore, _ in issue.waits:
-            if semaphore not in known:
-                raise ProgramError(f"{where}: waits for {semaphore!r}, which is neither a queue nor a semaphore")
         try:
-            for ref, _ in issue.instruction.refs():
-                shapes.type_of(ref)
-            _check_names(program, issue.instruction)
-            issue.instruction.check(shapes)
+            _check_issue(program, declared, shapes, issue)
+            tracker.add(issue.instruction)
+            counts.add(issue)
         except ProgramError as error:
-            raise ProgramError(f"{where}: {error}") from None
+            place = (*at, "body", position)
+            raise IllegalProgramError(f"block {block.name}, instruction {position}: {error}", place) from None
+    return tracker.uses
 
 
-def _check_names(program: Program, instruction: object) -> None:
-    declared = {
-        NameKind.EXTENT: {extent.name for extent in program.extents},
-        NameKind.GROUP: set(program.group_sizes),
-        NameKind.SEMAPHORE: {*program.semaphores, *program.queues},
-    }
-    for name, kind in type(instruction).operands.items():  # type: ignore[attr-defined]
-        if kind.names and getattr(instruction, name) not in declared[kind.names]:
-            raise ProgramError(f"{kind.names.value} {getattr(instruction, name)!r} is not declared")
+def _check_issue(program: Program, declared: _Declared, shapes: BlockShapes, issue: Issue) -> None:
+    if issue.queue not in program.queues:
+        raise ProgramError(f"no queue {issue.queue!r}; the program has {', '.join(program.queues) or 'none'}")
+    for semaphore, count in issue.waits:
+        if semaphore not in declared.names[NameKind.SEMAPHORE]:
+            raise ProgramError(f"waits for {semaphore!r}, which is neither a queue nor a semaphore")
+        if not is_integer(count):
+            raise ProgramError(f"waits for {semaphore!r} and {count!r}, which is no integer of 64 bits")
+    instruction = issue.instruction
+    for name, kind, value in _operands(instruction):
+        if not kind.legal(value):
+            raise ProgramError(f"{instruction.mnemonic}: {name} is {value!r}, must be: {kind.label}")
+        if kind.names and value not in declared.names[kind.names]:
+            raise ProgramError(f"{instruction.mnemonic}: {kind.names.value} {value!r} is not declared")
+    if isinstance(instruction, SIGNAL) and instruction.semaphore in program.queues:
+        raise ProgramError(f"signal: {instruction.semaphore!r} is a queue, whose semaphore counts its instructions")
+    for ref, _ in instruction.refs():
+        shapes.type_of(ref)
+    instruction.check(shapes)
 
 
-def _check_call(program: Program, index: int, call: Call) -> None:
-    where = f"call {index} of {call.block}"
+def _operands(instruction: Instruction) -> Iterator[tuple[str, Kind, object]]:
+    return ((name, kind, getattr(instruction, name)) for name, kind in instruction.operands.items())
+
+
+class _Uses:
+    """Follows a block's instructions in order: which buffers lie where, and which locals hold something by then."""
+
+    def __init__(self, block: Block) -> None:
+        self.uses: dict[str, _Use] = {}
+        self.locals = {name for name, _ in block.locals}
+
+    def add(self, instruction: Instruction) -> None:
+        """Note the operands of the next instruction; ProgramError where they cannot be used so."""
+        from_host = any(kind.on_host and kind.role is Role.IN for kind in instruction.operands.values())
+        operands = [(kind, getattr(instruction, name)) for name, kind in instruction.operands.items() if kind.role]
+        for kind, ref in operands:
+            if ref is not None:
+                self._check(ref.buffer, kind, fills=isinstance(instruction, BROADCAST))
+        for kind, ref in operands:
+            if ref is not None:
+                self._note(ref.buffer, kind, from_host)
+
+    def _check(self, name: str, kind: Kind, fills: bool) -> None:
+        before = self.uses.get(name)
+        if before and before.on_host != kind.on_host:
+            raise ProgramError(f"%{name} lies in host memory for one instruction and on the device for another")
+        if name not in self.locals:
+            return
+        if kind.on_host:
+            raise ProgramError(f"%{name} is a local, which lies on the device; host transfers need a host buffer")
+        if kind.role is not Role.OUT and not fills and not (before and before.written):
+            raise ProgramError(f"%{name} is a local that is read before anything writes it")
+
+    def _note(self, name: str, kind: Kind, from_host: bool) -> None:
+        before = self.uses.get(name) or _Use(kind.on_host, False, False)
+        written = kind.role is not Role.IN
+        self.uses[name] = _Use(kind.on_host, before.computed or (written and not from_host), before.written or written)
+
+
+class _Counts:
+    """Follows a block's semaphores in the order of the text, which must be an order that can run."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.halted: set[str] = set()
+
+    def add(self, issue: Issue) -> None:
+        """Count what the next instruction signals; ProgramError where it waits for what does not stand above it.
+
+        So no block can lock itself, and executing a block in the order of its text gives the numbers of any timing.
+        """
+        instruction = issue.instruction
+        if issue.queue in self.halted:
+            raise ProgramError(f"queue {issue.queue!r} has halted above: this is never issued")
+        own = ((instruction.semaphore, instruction.count),) if isinstance(instruction, WAIT) else ()
+        for semaphore, need in (*issue.waits, *own):
+            have = self.counts[semaphore]
+            if need > have:
+                raise ProgramError(f"waits for {semaphore}+{need}, and the instructions above it only give +{have}")
+        self.counts[issue.queue] += 1
+        if isinstance(instruction, SIGNAL):
+            self.counts[instruction.semaphore] += instruction.count
+        if isinstance(instruction, HALT):
+            self.halted.add(issue.queue)
+
+
+def _check_call(program: Program, uses: dict[str, dict[str, _Use]], call: Call) -> None:
     if call.block not in program.block:
-        raise ProgramError(f"{where}: no such block; the program has {', '.join(program.block)}")
+        raise ProgramError(f"no such block; the program has {', '.join(program.block) or 'none'}")
     params = program.block[call.block].params
     if len(params) != len(call.arguments):
-        raise ProgramError(f"{where}: {len(call.arguments)} arguments for {len(params)} parameters")
+        raise ProgramError(f"{len(call.arguments)} arguments for {len(params)} parameters")
+    bound: dict[str, str] = {}
     for (name, kind), argument in zip(params, call.arguments, strict=True):
         if argument not in program.buffer:
-            raise ProgramError(f"{where}: {name}={argument!r} is no buffer of the program")
-        if program.buffer[argument].type != kind:
-            actual = program.buffer[argument].type
-            raise ProgramError(f"{where}: {name} is declared {kind} and {argument} is {actual}")
+            raise ProgramError(f"{name}={argument!r} is no buffer of the program")
+        buffer, use = program.buffer[argument], uses[call.block].get(name)
+        if buffer.type != kind:
+            raise ProgramError(f"{name} is declared {kind} and {argument} is {buffer.type}")
+        other = bound.setdefault(argument, name)
+        if use is None:
+            continue
+        if use.on_host != (buffer.space is Space.HOST):
+            needed = "host memory" if use.on_host else "device memory"
+            raise ProgramError(f"{name} must lie in {needed}, and {argument} is a {buffer.space.value} buffer")
+        if use.computed and buffer.space in READ_ONLY:
+            raise ProgramError(f"the block writes {name}, and {argument} is a {buffer.space.value} buffer")
+        if other != name and any(u.written for u in (use, uses[call.block].get(other)) if u):
+            raise ProgramError(f"{other} and {name} are both {argument}, and the block writes one of them")

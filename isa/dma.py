@@ -4,30 +4,46 @@ from __future__ import annotations
 
 import numpy as np
 
-from .instruction import Instruction, Memory, Shapes, Sizes, bytes_of, require, rows_cols
-from .operands import In, InOut, Out, Ref
+from .errors import ProgramError
+from .instruction import (
+    Instruction,
+    Memory,
+    Shapes,
+    Sizes,
+    bytes_of,
+    require,
+    require_apart,
+    require_convertible,
+    require_rows,
+    rows_cols,
+)
+from .operands import HostIn, HostOut, In, InOut, Out, Ref
 from .work import MoveShape, Unit, Work
 
 
 def _check_index(instruction: Instruction, t: Shapes, index: Ref, rows: Ref) -> None:
-    kind = t.type_of(index)
-    require(kind.dtype.name == "int32", instruction, f"index is {kind}, must be int32")
-    require(
-        kind.shape == t.type_of(rows).shape[:1],
-        instruction,
-        f"index is {kind}, must have one entry a row moved",
-    )
+    kind, moved = t.type_of(index), t.type_of(rows)
+    require(kind.dtype.name == "int32", instruction, f"{index} is {kind}, must be int32")
+    require(len(moved.shape) == 2, instruction, f"{rows} is {moved}, must be [rows, columns]")
+    require(kind.shape == moved.shape[:1], instruction, f"{index} is {kind}, must have one entry a row of {rows}")
 
 
-def _move(s: Sizes, moved: Ref, *also_read: Ref, written: Ref) -> Work:
-    """Rows of `moved` cross the engine; the far side holds as many rows in `written`'s dtype."""
-    rows, cols = rows_cols(s.shape(moved))
-    row_bytes = s.type_of(moved).dtype.bytes_of(cols)
+def _check_rows(instruction: Instruction, t: Shapes, dst: Ref, src: Ref) -> None:
+    to, of = t.type_of(dst), t.type_of(src)
+    require(to.shape[-1] == of.shape[-1], instruction, f"{dst} is {to} and {src} is {of}: rows must be as long")
+    require_convertible(instruction, t, dst, src)
+    require_apart(instruction, dst, src)
+
+
+def _move(s: Sizes, rows: Ref, source: Ref, *also_read: Ref, written: Ref) -> Work:
+    """As many rows as `rows` has cross the engine, read in `source`'s dtype and written in `written`'s."""
+    count, cols = rows_cols(s.shape(rows))
+    row_bytes = s.type_of(source).dtype.bytes_of(cols)
     return Work(
         Unit.DMA,
-        read_bytes=rows * row_bytes + bytes_of(s, *also_read),
-        write_bytes=rows * s.type_of(written).dtype.bytes_of(cols),
-        shape=MoveShape(rows, row_bytes),
+        read_bytes=count * row_bytes + bytes_of(s, *also_read),
+        write_bytes=count * s.type_of(written).dtype.bytes_of(cols),
+        shape=MoveShape(count, row_bytes),
     )
 
 
@@ -39,9 +55,11 @@ class COPY(Instruction, opcode=0x30, unit=Unit.DMA):
 
     def check(self, t: Shapes) -> None:
         require(t.type_of(self.dst).shape == t.type_of(self.src).shape, self, "dst and src must have one shape")
+        require_convertible(self, t, self.dst, self.src)
+        require_apart(self, self.dst, self.src)
 
     def work(self, s: Sizes) -> Work:
-        return _move(s, self.src, written=self.dst)
+        return _move(s, self.src, self.src, written=self.dst)
 
     def execute(self, m: Memory) -> None:
         m.put(self.dst, m.get(self.src))
@@ -56,17 +74,16 @@ class GATHER(Instruction, opcode=0x31, unit=Unit.DMA):
 
     def check(self, t: Shapes) -> None:
         _check_index(self, t, self.index, self.dst)
-        require(
-            t.type_of(self.dst).shape[-1] == t.type_of(self.src).shape[-1],
-            self,
-            "rows of dst and src must be as long",
-        )
+        require(len(t.type_of(self.src).shape) == 2, self, f"src is {t.type_of(self.src)}, must be [rows, columns]")
+        _check_rows(self, t, self.dst, self.src)
 
     def work(self, s: Sizes) -> Work:
-        return _move(s, self.dst, self.index, written=self.dst)
+        return _move(s, self.dst, self.src, self.index, written=self.dst)
 
     def execute(self, m: Memory) -> None:
-        m.put(self.dst, m.get(self.src)[m.get(self.index)])
+        src, index = m.get(self.src), m.get(self.index)
+        require_rows(self, index, len(src), "row")
+        m.put(self.dst, src[index])
 
 
 class SCATTER(Instruction, opcode=0x32, unit=Unit.DMA):
@@ -81,19 +98,18 @@ class SCATTER(Instruction, opcode=0x32, unit=Unit.DMA):
 
     def check(self, t: Shapes) -> None:
         _check_index(self, t, self.index, self.src)
-        require(
-            t.type_of(self.dst).shape[-1] == t.type_of(self.src).shape[-1],
-            self,
-            "rows of dst and src must be as long",
-        )
+        _check_rows(self, t, self.dst, self.src)
 
     def work(self, s: Sizes) -> Work:
-        return _move(s, self.src, self.index, written=self.dst)
+        return _move(s, self.src, self.src, self.index, written=self.dst)
 
     def execute(self, m: Memory) -> None:
         dst, src, index = m.get(self.dst).copy(), m.get(self.src), m.get(self.index)
         keep = index >= 0
-        dst.reshape(-1, dst.shape[-1])[index[keep]] = src[keep]
+        require_rows(self, index[keep], rows_cols(dst.shape)[0], "row")
+        if len(np.unique(index[keep])) != keep.sum():
+            raise ProgramError(f"scatter: an index repeats, so the row would depend on the order (in: {self})")
+        dst.reshape(rows_cols(dst.shape))[index[keep]] = src[keep]
         m.put(self.dst, dst)
 
 
@@ -107,27 +123,28 @@ class EMBEDDING(Instruction, opcode=0x33, unit=Unit.DMA):
 
     def check(self, t: Shapes) -> None:
         _check_index(self, t, self.ids, self.dst)
-        require(
-            t.type_of(self.dst).shape[-1] == t.type_of(self.table).shape[-1],
-            self,
-            "rows of dst and table must be as long",
-        )
+        table = t.type_of(self.table)
+        require(len(table.shape) == 2, self, f"table is {table}, must be [rows, columns]")
+        _check_rows(self, t, self.dst, self.table)
+        require(self.first >= 0, self, "first must be 0 or more")
 
     def work(self, s: Sizes) -> Work:
-        return _move(s, self.dst, self.ids, written=self.dst)
+        return _move(s, self.dst, self.table, self.ids, written=self.dst)
 
     def execute(self, m: Memory) -> None:
         table = m.get(self.table)
         rows = m.get(self.ids).astype(np.int64) - self.first
         inside = (rows >= 0) & (rows < len(table))
-        m.put(self.dst, np.where(inside[:, None], table[np.where(inside, rows, 0)], np.float32(0)))
+        out = np.zeros(m.shape(self.dst), table.dtype)
+        out[inside] = table[rows[inside]]
+        m.put(self.dst, out)
 
 
 class HOST_LOAD(Instruction, opcode=0x34, unit=Unit.HOST):
     """dst (device) = src (host memory), over the host link."""
 
     dst: Out
-    src: In
+    src: HostIn
 
     def check(self, t: Shapes) -> None:
         require(t.type_of(self.dst) == t.type_of(self.src), self, "dst and src must have one type")
@@ -143,7 +160,7 @@ class HOST_LOAD(Instruction, opcode=0x34, unit=Unit.HOST):
 class HOST_STORE(Instruction, opcode=0x35, unit=Unit.HOST):
     """dst (host memory) = src (device), over the host link."""
 
-    dst: Out
+    dst: HostOut
     src: In
 
     def check(self, t: Shapes) -> None:

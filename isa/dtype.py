@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from .errors import ConfigError
+from .errors import ConfigError, NotYetError
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,11 @@ def dtype_of_code(code: int) -> DType:
 
 
 def decode(stored: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]:
-    """Stored elements as float32 (floats) or as they are (integers); exact for every 8- and 16-bit float."""
+    """Stored elements as float32 (floats) or as they are (integers); exact for every 8- and 16-bit float.
+
+    fp32 and integers come back as the same array, not a copy. NotYetError for packed sub-byte types.
+    """
+    _refuse_packed(dtype)
     if not dtype.is_float:
         return stored
     if dtype is FP32:
@@ -116,7 +120,26 @@ def decode(stored: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]:
 
 
 def encode(values: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]:
-    """Round values to `dtype` (nearest, ties to even) and return them in storage form."""
+    """Round values to `dtype` (nearest, ties to even) and return them in storage form.
+
+    Beyond the largest finite value lies infinity, or NaN where the type has none (fp8_e4m3). Integer types take
+    integers that fit, anything else is a ConfigError: what a float becomes as an integer is a quantiser's rule.
+    """
+    _refuse_packed(dtype)
+    values = np.asarray(values)
     if not dtype.is_float:
-        return np.asarray(values).astype(dtype.storage)
-    return np.asarray(values).astype(dtype.value).view(dtype.storage)
+        return _whole(values, dtype)
+    with np.errstate(over="ignore", invalid="ignore"):  # overflow to infinity is the rule here, not an accident
+        return values.astype(dtype.value).view(dtype.storage)
+
+
+def _refuse_packed(dtype: DType) -> None:
+    if dtype.bits < 8:
+        raise NotYetError(f"{dtype.name} packs {8 // dtype.bits} elements in a byte: its values cannot be computed yet")
+
+
+def _whole(values: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]:
+    limits = np.iinfo(dtype.storage)
+    if values.dtype.kind not in "iu" or (values.size and (values.min() < limits.min or values.max() > limits.max)):
+        raise ConfigError(f"{dtype.name} takes integers from {limits.min} to {limits.max}, not these {values.dtype}")
+    return values.astype(dtype.storage)

@@ -80,12 +80,11 @@ class Instruction:
     operands: ClassVar[dict[str, Kind]]
 
     def __init_subclass__(cls, *, opcode: int, unit: Unit) -> None:
+        _check_declaration(cls, opcode, unit)
         dataclass(frozen=True)(cls)
         cls.opcode, cls.unit, cls.mnemonic = opcode, unit, cls.__name__.lower()
         hints = typing.get_type_hints(cls, include_extras=True)
         cls.operands = {name: kind_of(hints[name]) for name in cls.__dataclass_fields__}  # type: ignore[attr-defined]
-        if opcode in _OPCODES:
-            raise ProgramError(f"{cls.__name__}: opcode {opcode:#x} already belongs to {_OPCODES[opcode].__name__}")
         _OPCODES[opcode] = REGISTRY[cls.mnemonic] = cls
 
     @abstractmethod
@@ -119,10 +118,62 @@ class Instruction:
         return " ".join([self.mnemonic, *(f"{n}={k.show(getattr(self, n))}" for n, k in self.operands.items())])
 
 
+def _check_declaration(cls: type[Instruction], opcode: int, unit: Unit) -> None:
+    """Refuse a clash with an instruction that stands, and a declaration that leaves something unsaid."""
+    name = cls.__name__
+    if opcode in _OPCODES:
+        raise ProgramError(f"{name}: opcode {opcode:#x} already belongs to {_OPCODES[opcode].__name__}")
+    if name.lower() in REGISTRY:
+        raise ProgramError(f"{name}: mnemonic {name.lower()!r} already belongs to {REGISTRY[name.lower()].__name__}")
+    if opcode < 0:
+        raise ProgramError(f"{name}: opcode {opcode} is negative")
+    needed = ["__doc__", "check", "work", *([] if unit is Unit.LINK else ["execute"])]
+    missing = [part for part in needed if not vars(cls).get(part)]
+    if missing:
+        raise ProgramError(f"{name}: the declaration lacks {', '.join(missing)}")
+
+
 def require(condition: bool, instruction: Instruction, message: str) -> None:
     """Raise ProgramError naming the instruction unless the condition holds."""
     if not condition:
         raise ProgramError(f"{instruction.mnemonic}: {message} (in: {instruction})")
+
+
+def require_floats(instruction: Instruction, t: Shapes, *refs: Ref | None) -> None:
+    """Raise ProgramError unless every operand (absent ones aside) holds floats."""
+    for ref in refs:
+        if ref is not None:
+            require(t.type_of(ref).dtype.is_float, instruction, f"{ref} is {t.type_of(ref)}, must hold floats")
+
+
+def require_convertible(instruction: Instruction, t: Shapes, dst: Ref, src: Ref) -> None:
+    """Raise ProgramError unless src's elements can be stored in dst: float to float, or the same dtype."""
+    to, of = t.type_of(dst).dtype, t.type_of(src).dtype
+    require(
+        to == of or (to.is_float and of.is_float),
+        instruction,
+        f"{of} does not convert to {to}: both must be floats, or the same dtype",
+    )
+
+
+def require_apart(instruction: Instruction, dst: Ref, *others: Ref | None) -> None:
+    """Raise ProgramError when dst overlaps an operand that is still read while dst is being written."""
+    for other in others:
+        require(not dst.overlaps(other), instruction, f"{dst} overlaps {other}, which is read while it is written")
+
+
+def require_columns(instruction: Instruction, t: Shapes, ref: Ref) -> None:
+    """Raise ProgramError for rows without a column: they have no maximum and no mean."""
+    require(t.type_of(ref).shape[-1] != 0, instruction, f"{ref} is {t.type_of(ref)}: its rows are empty")
+
+
+def require_rows(instruction: Instruction, index: Array, rows: int, what: str) -> None:
+    """Raise ProgramError, at execution, for an index outside [0, rows)."""
+    outside = index[(index < 0) | (index >= rows)]
+    if outside.size:
+        raise ProgramError(
+            f"{instruction.mnemonic}: {what} {outside[0]} is outside 0 to {rows - 1} (in: {instruction})"
+        )
 
 
 def elements(shape: tuple[int, ...]) -> int:
@@ -148,6 +199,7 @@ def split_even(total: int, parts: int) -> list[tuple[int, int]]:
 
     Every split in siltwin follows it: vocabulary shards, all-gather parts, all-reduce chunks.
     """
+    if parts < 1 or total < 0:
+        raise ProgramError(f"{total} cannot be split into {parts} parts")
     small, extra = divmod(total, parts)
-    sizes = [small + (index < extra) for index in range(parts)]
-    return [(sum(sizes[:index]), size) for index, size in enumerate(sizes)]
+    return [(index * small + min(index, extra), small + (index < extra)) for index in range(parts)]

@@ -8,12 +8,26 @@ from __future__ import annotations
 from typing import Literal
 
 from .dtype import DType
-from .instruction import Dim, Instruction, Shapes, Sizes, bytes_of, elements, require, split_even
+from .errors import ProgramError
+from .instruction import (
+    Dim,
+    Instruction,
+    Shapes,
+    Sizes,
+    bytes_of,
+    elements,
+    require,
+    require_apart,
+    require_floats,
+    split_even,
+)
 from .operands import GroupName, In, InOut, Out, Ref
 from .work import CollectiveShape, TransferShape, Unit, Work
 
 
 def _transfer(s: Sizes, ref: Ref, group: str, peer: int, *, sends: bool, reduces: bool = False) -> Work:
+    if s.group_index(group) == peer:
+        raise ProgramError(f"{ref}: member {peer} of group {group!r} is this card itself; a transfer needs two")
     moved = bytes_of(s, ref)
     return Work(
         Unit.LINK,
@@ -67,6 +81,7 @@ class RECV_REDUCE(Instruction, opcode=0x42, unit=Unit.LINK):
 
     def check(self, t: Shapes) -> None:
         _check_peer(self, t, self.group, self.peer)
+        require_floats(self, t, self.x)
 
     def work(self, s: Sizes) -> Work:
         return _transfer(s, self.x, self.group, self.peer, sends=False, reduces=True)
@@ -90,6 +105,7 @@ class ALL_REDUCE(Instruction, opcode=0x43, unit=Unit.LINK):
 
     def check(self, t: Shapes) -> None:
         t.group_size(self.group)
+        require_floats(self, t, self.x)
 
     def work(self, s: Sizes) -> Work:
         return _collective(s, "all_reduce", self.group, _even_parts(s, self.x, self.group), s.type_of(self.x).dtype)
@@ -115,11 +131,14 @@ class ALL_GATHER(Instruction, opcode=0x44, unit=Unit.LINK):
 
     def check(self, t: Shapes) -> None:
         _check_gather(self, t, self.dst, self.src, self.group, self.axis)
+        require_apart(self, self.dst, self.src)
 
     def work(self, s: Sizes) -> Work:
         dtype, shape = s.type_of(self.dst).dtype, s.shape(self.dst)
         other = elements(shape) // max(1, shape[0] if self.axis == "rows" else shape[-1])
-        parts = tuple(dtype.bytes_of(size * other) for _, size in gathered_parts(s, self.dst, self.group, self.axis))
+        shares = gathered_parts(s, self.dst, self.group, self.axis)
+        _check_own_share(self, s, self.src, shares, self.group, self.axis)
+        parts = tuple(dtype.bytes_of(size * other) for _, size in shares)
         return _collective(s, "all_gather", self.group, parts, dtype)
 
 
@@ -132,11 +151,15 @@ class REDUCE_SCATTER(Instruction, opcode=0x45, unit=Unit.LINK):
 
     def check(self, t: Shapes) -> None:
         _check_gather(self, t, self.src, self.dst, self.group, "rows")
+        require_floats(self, t, self.src)
+        require_apart(self, self.dst, self.src)
 
     def work(self, s: Sizes) -> Work:
         dtype = s.type_of(self.src).dtype
         row = elements(s.shape(self.src)) // max(1, s.shape(self.src)[0])
-        parts = tuple(dtype.bytes_of(size * row) for _, size in gathered_parts(s, self.src, self.group, "rows"))
+        shares = gathered_parts(s, self.src, self.group, "rows")
+        _check_own_share(self, s, self.dst, shares, self.group, "rows")
+        parts = tuple(dtype.bytes_of(size * row) for _, size in shares)
         return _collective(s, "reduce_scatter", self.group, parts, dtype)
 
 
@@ -170,6 +193,7 @@ def _check_gather(instruction: Instruction, t: Shapes, whole: Ref, part: Ref, gr
     full, own = t.type_of(whole), t.type_of(part)
     size = t.group_size(group)
     require(full.dtype == own.dtype, instruction, f"dtypes differ: {full} and {own}")
+    require(len(full.shape) == len(own.shape), instruction, f"{own} is no part of {full}: their ranks differ")
     index = 0 if axis == "rows" else len(full.shape) - 1
     rest = [dims[:index] + dims[index + 1 :] for dims in (full.shape, own.shape)]
     require(rest[0] == rest[1], instruction, f"{own} is no part of {full} along its {axis}")
@@ -181,7 +205,16 @@ def _check_gather(instruction: Instruction, t: Shapes, whole: Ref, part: Ref, gr
 
 
 def _is_share(part: Dim, total: Dim, parts: int) -> bool:
-    """Whether `part` may be one of an even split; unknown where either is an extent (checked when it is bound)."""
+    """Whether `part` may be one of an even split; unknown where either is an extent (`work` checks it once bound)."""
     if isinstance(part, str) or isinstance(total, str):
         return True
-    return part in {size for _, size in split_even(total, parts)}
+    small, extra = divmod(total, parts)
+    return part == small or (extra > 0 and part == small + 1)
+
+
+def _check_own_share(
+    instruction: Instruction, s: Sizes, part: Ref, shares: list[tuple[int, int]], group: str, axis: str
+) -> None:
+    index = s.group_index(group)
+    held, share = s.shape(part)[0 if axis == "rows" else -1], shares[index][1]
+    require(held == share, instruction, f"member {index} holds {held} {axis}, its even share is {share}")

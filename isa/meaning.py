@@ -6,11 +6,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from .control import HALT
 from .dtype import decode, encode
 from .errors import ProgramError
 from .instruction import Array
 from .operands import Ref
-from .program import Binding, Block, BoundShapes, Program
+from .program import Binding, Block, BoundShapes, Call, Program
 
 
 class ArrayMemory(BoundShapes):
@@ -39,19 +40,38 @@ class ArrayMemory(BoundShapes):
 def run_program(program: Program, arrays: Mapping[str, Array], binding: Binding) -> None:
     """Execute a program of one card on `arrays` (storage form, a name each buffer), changing them in place.
 
-    Raises ProgramError for arrays of the wrong shape and for instructions that cross cards.
+    Instructions run in the order of the text, which every wait must agree with; locals start as zeros; a queue stops at
+    its `halt`. Raises ProgramError for arrays that do not fit their buffers and for instructions that cross cards.
     """
+    halted: set[str] = set()
     for call in program.calls:
         block = program.block[call.block]
-        shapes = BoundShapes(block, program.group_sizes, binding)
-        names = {name: arrays[argument] for (name, _), argument in zip(block.params, call.arguments, strict=True)}
-        for name, kind in block.locals:
-            names[name] = np.zeros(shapes.shape(Ref(name)), kind.dtype.storage)
-        for name, array in names.items():
-            if array.shape != shapes.shape(Ref(name)):
-                raise ProgramError(
-                    f"block {block.name}: {name} is bound to {array.shape}, must be {shapes.shape(Ref(name))}"
-                )
+        names = _bind(program, block, call, arrays, binding)
         memory = ArrayMemory(block, program.group_sizes, binding, names)
         for issue in block.body:
-            issue.instruction.execute(memory)
+            if issue.queue not in halted:
+                with np.errstate(over="ignore", invalid="ignore"):  # infinities and NaN flow on, as on a card
+                    issue.instruction.execute(memory)
+            if isinstance(issue.instruction, HALT):
+                halted.add(issue.queue)
+
+
+def _bind(
+    program: Program, block: Block, call: Call, arrays: Mapping[str, Array], binding: Binding
+) -> dict[str, Array]:
+    """An array for every name of the block: the arguments' own, and fresh ones for locals."""
+    shapes = BoundShapes(block, program.group_sizes, binding)
+    names = {}
+    for (name, kind), argument in zip(block.params, call.arguments, strict=True):
+        if argument not in arrays:
+            raise ProgramError(f"buffer {argument} has no array; given: {', '.join(arrays) or 'none'}")
+        array, shape = arrays[argument], shapes.shape(Ref(name))
+        if array.shape != shape or array.dtype != kind.dtype.storage:
+            raise ProgramError(
+                f"block {block.name}: {name} is bound to {array.dtype} {array.shape}, "
+                f"must be {kind.dtype.storage} {shape}, the storage form of {kind}"
+            )
+        names[name] = array
+    for name, kind in block.locals:
+        names[name] = np.zeros(shapes.shape(Ref(name)), kind.dtype.storage)
+    return names

@@ -15,14 +15,33 @@ from typing import Annotated, Any, Literal
 from .dtype import DTYPES, DType, dtype_of_code, parse_dtype
 from .errors import ConfigError, ProgramError
 
+MAX_UINT = (1 << 63) - 1  # counts, sizes and columns; integers with a sign run from -MAX_UINT - 1 to MAX_UINT
+
 
 @dataclass(frozen=True)
 class Ref:
-    """A buffer, or `size` columns of its last dimension from `start` on (`size` None: all of them)."""
+    """A buffer, or `size` columns of its last dimension from `start` on (`size` None: all of them).
+
+    Raises ProgramError for columns that no buffer can have.
+    """
 
     buffer: str
     start: int = 0
     size: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.size is None and self.start != 0:
+            raise ProgramError(f"%{self.buffer}: columns from {self.start} on need a size")
+        if self.size is not None and (self.start < 0 or self.size < 1 or self.start + self.size > MAX_UINT):
+            raise ProgramError(f"{self}: columns need 0 <= start < stop")
+
+    def overlaps(self, other: Ref | None) -> bool:
+        """Whether the two share columns of one buffer."""
+        if other is None or self.buffer != other.buffer:
+            return False
+        if self.size is None or other.size is None:
+            return True
+        return self.start < other.start + other.size and other.start < self.start + self.size
 
     def __str__(self) -> str:
         return f"%{self.buffer}" if self.size is None else f"%{self.buffer}[{self.start}:{self.start + self.size}]"
@@ -39,7 +58,7 @@ class Role(Enum):
 class NameKind(Enum):
     """What a name operand names; the program must declare it."""
 
-    EXTENT = "extent"
+    EXTENT = "vector extent"
     GROUP = "group"
     SEMAPHORE = "semaphore"
 
@@ -47,6 +66,8 @@ class NameKind(Enum):
 In = Annotated[Ref, Role.IN]
 Out = Annotated[Ref, Role.OUT]
 InOut = Annotated[Ref, Role.INOUT]
+HostIn = Annotated[Ref, Role.IN, "host"]
+HostOut = Annotated[Ref, Role.OUT, "host"]
 OptionalIn = Annotated[Ref | None, Role.IN]
 ExtentName = Annotated[str, NameKind.EXTENT]
 GroupName = Annotated[str, NameKind.GROUP]
@@ -62,6 +83,8 @@ class Writer:
 
     def uint(self, value: int) -> Writer:
         """An unsigned integer, seven bits a byte, low bits first."""
+        if value < 0:
+            raise ProgramError(f"{value} is negative and cannot be encoded as a count")
         while value >= 0x80:
             self.data.append(value & 0x7F | 0x80)
             value >>= 7
@@ -97,7 +120,7 @@ class Reader:
         self.position += 1
         return self.data[self.position - 1]
 
-    def uint(self, limit: int = 1 << 63) -> int:
+    def uint(self, limit: int = MAX_UINT) -> int:
         value = shift = 0
         while True:
             byte = self.byte()
@@ -107,12 +130,14 @@ class Reader:
                 break
             if shift > 63:
                 raise self.fail("an integer of more than 64 bits")
+        if byte == 0 and shift > 7:
+            raise self.fail("an integer written with more bytes than it needs")
         if value > limit:
             raise self.fail(f"{value} where at most {limit} is allowed")
         return value
 
     def signed(self) -> int:
-        value = self.uint(1 << 64)
+        value = self.uint(2 * MAX_UINT + 1)
         return value >> 1 if not value & 1 else -((value + 1) >> 1)
 
     def real(self) -> float:
@@ -144,13 +169,33 @@ class Kind:
     read: Callable[[Reader], Any]
     show: Callable[[Any], str]
     parse: Callable[[str], Any]
+    legal: Callable[[Any], bool]
     role: Role | None = None
     names: NameKind | None = None
     optional: bool = False
+    on_host: bool = False
 
 
-NAME = re.compile(r"[A-Za-z_][\w./:-]*\Z")
-_REF = re.compile(r"%([A-Za-z_][\w./:-]*)(?:\[(\d+):(\d+)\])?\Z")
+NAME = re.compile(r"[A-Za-z_][\w./:-]*\Z", re.ASCII)
+_REF = re.compile(r"%([A-Za-z_][\w./:-]*)(?:\[(\d{1,19}):(\d{1,19})\])?\Z", re.ASCII)
+_INTEGER = re.compile(r"[+-]?\d{1,20}\Z", re.ASCII)
+
+
+def is_name(value: object) -> bool:
+    """Whether a value is a legal bare name."""
+    return isinstance(value, str) and NAME.match(value) is not None
+
+
+def is_integer(value: object) -> bool:
+    """Whether a value is a Python int (no bool, no NumPy integer) of at most 64 bits."""
+    return type(value) is int and -MAX_UINT - 1 <= value <= MAX_UINT
+
+
+def is_number(value: object) -> bool:
+    """Whether a value is a finite Python float, or an integer that a float holds exactly."""
+    if type(value) is int:
+        return is_integer(value) and int(float(value)) == value
+    return type(value) is float and math.isfinite(value)
 
 
 def parse_name(text: str) -> str:
@@ -171,6 +216,16 @@ def parse_ref(text: str) -> Ref:
     if int(stop) <= int(start):
         raise ProgramError(f"{text!r} takes no columns: stop must be above start")
     return Ref(name, int(start), int(stop) - int(start))
+
+
+def parse_integer(text: str) -> int:
+    """A whole number of at most 64 bits, in decimal digits."""
+    if not _INTEGER.match(text):
+        raise ProgramError(f"{text[:40]!r} is not a whole number of at most 64 bits")
+    value = int(text)
+    if not is_integer(value):
+        raise ProgramError(f"{text!r} is not a whole number of at most 64 bits")
+    return value
 
 
 def _write_ref(writer: Writer, ref: Ref | None) -> None:
@@ -202,17 +257,14 @@ def _read_ref(optional: bool) -> Callable[[Reader], Ref | None]:
     return read
 
 
-def _parse_number(convert: Callable[[str], Any]) -> Callable[[str], Any]:
-    def parse(text: str) -> Any:
-        try:
-            value = convert(text)
-        except ValueError:
-            raise ProgramError(f"{text!r} is not a number") from None
-        if not math.isfinite(value):
-            raise ProgramError(f"{text!r} is not a finite number")
-        return value
-
-    return parse
+def _parse_real(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise ProgramError(f"{text[:40]!r} is not a number") from None
+    if not math.isfinite(value):
+        raise ProgramError(f"{text!r} is not a finite number")
+    return value
 
 
 def _parse_dtype(text: str) -> DType:
@@ -240,18 +292,21 @@ def _choice(choices: tuple[str, ...]) -> Kind:
         read=lambda r: choices[r.uint(len(choices) - 1)],
         show=str,
         parse=parse,
+        legal=lambda v: isinstance(v, str) and v in choices,
     )
 
 
-def _ref(role: Role, optional: bool) -> Kind:
+def _ref(role: Role, optional: bool, on_host: bool) -> Kind:
     return Kind(
-        label=f"{role.value} buffer{' or -' if optional else ''}",
+        label=f"{role.value} {'host ' if on_host else ''}buffer{' or -' if optional else ''}",
         write=_write_ref,
         read=_read_ref(optional),
         show=lambda v: "-" if v is None else str(v),
         parse=lambda text: None if optional and text == "-" else parse_ref(text),
+        legal=lambda v: (optional and v is None) or (isinstance(v, Ref) and is_name(v.buffer)),
         role=role,
         optional=optional,
+        on_host=on_host,
     )
 
 
@@ -259,25 +314,36 @@ def _show_flag(value: bool) -> str:
     return "yes" if value else "no"
 
 
+def _is_flag(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_dtype(value: object) -> bool:
+    return isinstance(value, DType) and DTYPES.get(value.name) == value
+
+
 def _read_dtype(reader: Reader) -> DType:
     return dtype_of_code(reader.uint(len(DTYPES) - 1))
 
 
 _SCALARS: dict[Any, Kind] = {
-    int: Kind("integer", Writer.signed, Reader.signed, str, _parse_number(int)),
-    float: Kind("number", Writer.real, Reader.real, repr, _parse_number(float)),
-    bool: Kind("yes | no", lambda w, v: w.uint(int(v)), lambda r: bool(r.uint(1)), _show_flag, _parse_flag),
-    DType: Kind("dtype", lambda w, v: w.uint(v.code), _read_dtype, str, _parse_dtype),
+    int: Kind("integer", Writer.signed, Reader.signed, str, parse_integer, is_integer),
+    float: Kind("number", Writer.real, Reader.real, lambda v: repr(float(v)), _parse_real, is_number),
+    bool: Kind("yes | no", lambda w, v: w.uint(int(v)), lambda r: bool(r.uint(1)), _show_flag, _parse_flag, _is_flag),
+    DType: Kind("dtype", lambda w, v: w.uint(v.code), _read_dtype, str, _parse_dtype, _is_dtype),
 }
 
 
 def kind_of(hint: Any) -> Kind:
     """The operand kind that a field's annotation declares; TypeError for one that no codec knows."""
     if typing.get_origin(hint) is Annotated:
-        base, mark = typing.get_args(hint)[:2]
+        base, mark, *where = typing.get_args(hint)
         if isinstance(mark, NameKind):
-            return Kind(mark.value, Writer.name, Reader.name, str, parse_name, names=mark)
-        return _ref(mark, optional=isinstance(base, types.UnionType))
+            return Kind(mark.value, Writer.name, Reader.name, str, parse_name, is_name, names=mark)
+        if isinstance(mark, Role):
+            return _ref(mark, optional=isinstance(base, types.UnionType), on_host=where == ["host"])
     if typing.get_origin(hint) is Literal:
         return _choice(typing.get_args(hint))
+    if hint not in _SCALARS:
+        raise TypeError(f"no operand kind for a field of type {hint}; use a buffer, a name, a number or Literal")
     return _SCALARS[hint]

@@ -184,14 +184,28 @@ class BoundShapes(BlockShapes):
 
     def shape(self, ref: Ref) -> tuple[int, ...]:
         """Dimensions of an operand."""
-        return tuple(d if isinstance(d, int) else self.extent(d)[0] for d in self.type_of(ref).shape)
+        return tuple(d if isinstance(d, int) else self.scalar(d) for d in self.type_of(ref).shape)
+
+    def scalar(self, name: str) -> int:
+        """The value of an extent that is a dimension."""
+        values = self.extent(name)
+        if len(values) != 1 or values[0] < 0:
+            raise ProgramError(f"extent {name!r} is a dimension and must be one number, 0 or more; it is {values}")
+        return values[0]
 
     def extent(self, name: str) -> tuple[int, ...]:
         """The values of an extent (one for a scalar)."""
         if name not in self.binding.extents:
-            raise ProgramError(f"extent {name!r} is not bound; bound: {', '.join(self.binding.extents)}")
+            raise ProgramError(f"extent {name!r} is not bound; bound: {', '.join(self.binding.extents) or 'none'}")
         return self.binding.extents[name]
 
     def group_index(self, group: str) -> int:
         """This card's place in a group."""
-        return self.binding.group_index[group]
+        size = self.group_size(group)
+        if group not in self.binding.group_index:
+            bound = ", ".join(self.binding.group_index) or "none"
+            raise ProgramError(f"this card's index in group {group!r} is not bound; bound: {bound}")
+        index = self.binding.group_index[group]
+        if not 0 <= index < size:
+            raise ProgramError(f"this card's index in group {group!r} is {index}; the group has {size} ranks")
+        return index

@@ -1,4 +1,4 @@
-"""The instruction set: importing this file declares every instruction, one module a unit, and finds them by name or code."""
+"""The instruction set: importing this declares every instruction, one module a unit; found by name or code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def decode_instruction(reader: Reader) -> Instruction:
 
 def parse_instruction(text: str) -> Instruction:
     """Read `mnemonic name=value ...`; every operand must be given once."""
-    mnemonic, *words = text.split()
+    mnemonic, *words = text.split() or [""]
     if mnemonic not in INSTRUCTIONS:
         raise ProgramError(f"unknown instruction {mnemonic!r}; known: {', '.join(INSTRUCTIONS)}")
     cls = INSTRUCTIONS[mnemonic]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .errors import ProgramError
 from .instruction import (
     Array,
     Instruction,
@@ -12,6 +13,9 @@ from .instruction import (
     Sizes,
     bytes_of,
     require,
+    require_apart,
+    require_floats,
+    require_rows,
     rows_cols,
 )
 from .operands import ExtentName, In, OptionalIn, Out
@@ -38,7 +42,8 @@ class MATMUL(Instruction, opcode=0x10, unit=Unit.TENSOR):
             self,
             f"dst is {dst}, must be {(*a.shape[:-1], w.shape[0])}",
         )
-        require(a.dtype.is_float and w.dtype.is_float and dst.dtype.is_float, self, "operands must be floats")
+        require_floats(self, t, self.dst, self.a, self.w, self.bias)
+        require_apart(self, self.dst, self.a, self.w, self.bias)
         if self.bias is not None:
             bias = t.type_of(self.bias)
             require(bias.shape == w.shape[:1], self, f"bias is {bias}, must be [{w.shape[0]}]")
@@ -101,31 +106,46 @@ class ATTENTION(Instruction, opcode=0x11, unit=Unit.TENSOR):
     window: int
 
     def check(self, t: Shapes) -> None:
+        self._check_heads()
         q, dst, cache = t.type_of(self.q), t.type_of(self.dst), t.type_of(self.cache)
         row = self.kv_heads * (self.qk_dim + self.v_dim)
+        q_row = self.heads * self.qk_dim
+        require(len(q.shape) == 2 and q.shape[1] == q_row, self, f"q is {q}, must be [tokens, {q_row}]")
+        whole = (q.shape[0], self.heads * self.v_dim)
+        require(dst.shape == whole, self, f"dst is {dst}, must be {list(whole)}")
         require(
-            self.heads % self.kv_heads == 0,
+            len(cache.shape) == 3 and cache.shape[2] == row and isinstance(cache.shape[1], int) and cache.shape[1] > 0,
             self,
-            f"heads={self.heads} is not a multiple of kv_heads={self.kv_heads}",
+            f"cache is {cache}, must be [pages, page_tokens, {row}], page_tokens a number above 0",
         )
+        require_floats(self, t, self.dst, self.q, self.cache)
+        require_apart(self, self.dst, self.q, self.cache)
+        self._check_lengths(t)
+
+    def _check_heads(self) -> None:
+        for name in ("heads", "kv_heads", "qk_dim", "v_dim"):
+            require(getattr(self, name) > 0, self, f"{name} must be above 0")
         require(
-            q.shape[-1] == self.heads * self.qk_dim,
-            self,
-            f"q is {q}, its rows must be {self.heads * self.qk_dim}",
+            self.heads % self.kv_heads == 0, self, f"heads={self.heads} is not a multiple of kv_heads={self.kv_heads}"
         )
-        require(dst.shape == (q.shape[0], self.heads * self.v_dim), self, f"dst is {dst}")
-        require(len(cache.shape) == 3 and cache.shape[2] == row, self, f"cache is {cache}, its rows must be {row}")
         require(self.window >= 0, self, "window must be 0 (none) or more")
-        tables, lens = t.type_of(self.tables), (t.type_of(self.q_lens), t.type_of(self.kv_lens))
+
+    def _check_lengths(self, t: Shapes) -> None:
+        tables, q_lens, kv_lens = t.type_of(self.tables), t.type_of(self.q_lens), t.type_of(self.kv_lens)
         require(
-            lens[0] == lens[1] and len(tables.shape) == 2,
+            q_lens == kv_lens and len(q_lens.shape) == 1,
             self,
-            "q_lens and kv_lens must be int32 [sequences]",
+            f"q_lens is {q_lens} and kv_lens is {kv_lens}, must be int32 [sequences]",
         )
-        require({tables.dtype.name, lens[0].dtype.name} == {"int32"}, self, "tables and lengths must be int32")
+        require(
+            len(tables.shape) == 2 and tables.shape[:1] == q_lens.shape,
+            self,
+            f"tables is {tables}, must be int32 [sequences, pages]",
+        )
+        require({tables.dtype.name, q_lens.dtype.name} == {"int32"}, self, "tables and lengths must be int32")
 
     def work(self, s: Sizes) -> Work:
-        q_lens, kv_lens = s.extent(self.q_extent), s.extent(self.kv_extent)
+        q_lens, kv_lens = self._bound_lengths(s)
         pairs = sum(_visible(q, kv, self.window) for q, kv in zip(q_lens, kv_lens, strict=True))
         seen = sum(_touched(q, kv, self.window) for q, kv in zip(q_lens, kv_lens, strict=True))
         row_bytes = s.type_of(self.cache).dtype.bytes_of(s.shape(self.cache)[2])
@@ -147,16 +167,44 @@ class ATTENTION(Instruction, opcode=0x11, unit=Unit.TENSOR):
             ),
         )
 
+    def _bound_lengths(self, s: Sizes) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """New and cached tokens of every sequence, from the extents; ProgramError for lengths that cannot be."""
+        q_lens, kv_lens = s.extent(self.q_extent), s.extent(self.kv_extent)
+        if len(q_lens) != len(kv_lens) or len(q_lens) != s.shape(self.q_lens)[0]:
+            raise ProgramError(
+                f"attention: {len(q_lens)} lengths in {self.q_extent}, {len(kv_lens)} in {self.kv_extent}, "
+                f"for {s.shape(self.q_lens)[0]} sequences (in: {self})"
+            )
+        for queries, length in zip(q_lens, kv_lens, strict=True):
+            if not 0 <= queries <= length:
+                raise ProgramError(f"attention: {queries} new tokens in a cache of {length} (in: {self})")
+        if sum(q_lens) != s.shape(self.q)[0]:
+            raise ProgramError(f"attention: q has {s.shape(self.q)[0]} rows for {sum(q_lens)} new tokens (in: {self})")
+        return q_lens, kv_lens
+
     def execute(self, m: Memory) -> None:
         q, cache, tables = m.get(self.q), m.get(self.cache), m.get(self.tables)
+        self._check_tables(m, cache, tables)
         out = np.zeros(m.shape(self.dst), np.float32)
         start = 0
         for index, (queries, length) in enumerate(zip(m.get(self.q_lens), m.get(self.kv_lens), strict=True)):
-            rows = context_rows(cache, tables[index], int(length))
             stop = start + int(queries)
-            out[start:stop] = self._sequence(q[start:stop], rows)
+            if queries:
+                out[start:stop] = self._sequence(q[start:stop], context_rows(cache, tables[index], int(length)))
             start = stop
         m.put(self.dst, out)
+
+    def _check_tables(self, m: Memory, cache: Array, tables: Array) -> None:
+        """The lengths in memory are the bound ones, and the pages that they reach are there."""
+        lengths = m.get(self.kv_lens)
+        for held, bound in zip((m.get(self.q_lens), lengths), self._bound_lengths(m), strict=True):
+            if tuple(held.tolist()) != bound:
+                raise ProgramError(f"attention: lengths {held.tolist()} in memory, {list(bound)} bound (in: {self})")
+        for table, length in zip(tables, lengths, strict=True):
+            pages = -(-int(length) // cache.shape[1])
+            if pages > len(table):
+                raise ProgramError(f"attention: {length} tokens need {pages} pages, the table has {len(table)}")
+            require_rows(self, table[:pages], len(cache), "page")
 
     def _sequence(self, q: Array, rows: Array) -> Array:
         """[queries, heads * v_dim] of one sequence from its queries and its cache rows."""

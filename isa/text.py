@@ -6,14 +6,15 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from .check import check_program
+from .check import IllegalProgramError, Place, check_program
 from .dtype import parse_dtype
 from .errors import ConfigError, ProgramError
 from .instruction import Dim, TensorType
-from .operands import parse_name
+from .operands import NAME, parse_integer, parse_name
 from .program import Block, Buffer, Call, Extent, Group, Issue, Program, Space
 from .registry import parse_instruction
 
+_WAIT = re.compile(r"(\S+)([+-]\d+)\Z", re.ASCII)
 _TYPE = re.compile(r"(\w+)\[([^\]]*)\]\Z")
 _SECTIONS = ("queue", "semaphore", "extent", "group", "buffer", "block", "call")
 
@@ -41,30 +42,42 @@ def _show_issue(issue: Issue) -> str:
     return f"{issue.queue} | {issue.instruction}" + (f" | wait {waits}" if waits else "")
 
 
+class _LineError(ProgramError):
+    """A ProgramError that names its line."""
+
+    def __init__(self, number: int, error: Exception) -> None:
+        super().__init__(f"line {number}: {error}")
+
+
 def assemble(text: str) -> Program:
     """The program that a text states, checked; ProgramError naming the line otherwise. `#` starts a comment."""
-    found: dict[str, list[object]] = {section: [] for section in _SECTIONS}
-    name = ""
+    found: dict[str, list[Any]] = {section: [] for section in ("program", *_SECTIONS)}
+    places: dict[Place, int] = {}
     lines = _statements(text)
     for number, line in lines:
+        word, _, rest = line.partition(" ")
+        places[(word, len(found.get(word, ())))] = number
         try:
-            word, _, rest = line.partition(" ")
-            if word == "program":
-                name = parse_name(rest)
-            elif word == "block":
-                found["block"].append(_parse_block(parse_name(rest), lines))
-            elif word in _SECTIONS:
+            if word == "block":
+                found["block"].append(_parse_block(rest, ("block", len(found["block"])), number, lines, places))
+            elif word in found:
                 found[word].append(_parse_statement(word, rest))
             else:
                 raise ProgramError(f"{word!r} starts no statement; use program, {', '.join(_SECTIONS)}")
+            if len(found["program"]) > 1:
+                raise ProgramError("a second `program` line")
+        except _LineError:
+            raise
         except (ProgramError, ConfigError) as error:
-            message = str(error)
-            raise ProgramError(message if message.startswith("line ") else f"line {number}: {message}") from None
-    if not name:
+            raise _LineError(number, error) from None
+    if not found["program"]:
         raise ProgramError("the text has no `program NAME` line")
-    sections: dict[str, Any] = {f"{section}s": tuple(items) for section, items in found.items()}
-    program = Program(name, **sections)
-    check_program(program)
+    sections: dict[str, Any] = {f"{section}s": tuple(found[section]) for section in _SECTIONS}
+    program = Program(found["program"][0], **sections)
+    try:
+        check_program(program)
+    except IllegalProgramError as error:
+        raise _LineError(places[error.place], error) from None
     return program
 
 
@@ -76,13 +89,13 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _parse_statement(word: str, rest: str) -> object:
-    if word in ("queue", "semaphore"):
+    if word in ("program", "queue", "semaphore"):
         return parse_name(rest)
     if word == "extent":
         return Extent(parse_name(rest.removesuffix("[]")), rest.endswith("[]"))
     if word == "group":
         name, size = _words(rest, 2, "group NAME SIZE")
-        return Group(parse_name(name), _integer(size))
+        return Group(parse_name(name), parse_integer(size))
     if word == "buffer":
         name, kind, space = _typed(rest, "buffer NAME : dtype[dims] space")
         if space not in {s.value for s in Space}:
@@ -92,49 +105,61 @@ def _parse_statement(word: str, rest: str) -> object:
     return Call(parse_name(block), tuple(parse_name(argument) for argument in arguments))
 
 
-def _parse_block(name: str, lines: Iterator[tuple[int, str]]) -> Block:
-    typed: dict[str, list[tuple[str, TensorType]]] = {"param": [], "local": []}
-    body: list[Issue] = []
+def _parse_block(rest: str, at: Place, start: int, lines: Iterator[tuple[int, str]], places: dict[Place, int]) -> Block:
+    name = parse_name(rest)
+    found: dict[str, list[Any]] = {"param": [], "local": [], "body": []}
     for number, line in lines:
+        if line == "end":
+            return Block(name, *(tuple(items) for items in found.values()))
         try:
-            word, _, rest = line.partition(" ")
-            if word == "end":
-                return Block(name, tuple(typed["param"]), tuple(typed["local"]), tuple(body))
-            if word in typed:
-                buffer, kind, _ = _typed(rest, f"{word} NAME : dtype[dims]")
-                typed[word].append((buffer, kind))
-            else:
-                body.append(_parse_issue(line))
+            section, item = _parse_in_block(line)
         except (ProgramError, ConfigError) as error:
-            raise ProgramError(f"line {number}: {error}") from None
-    raise ProgramError(f"block {name} has no `end`")
+            raise _LineError(number, error) from None
+        places[(*at, section, len(found[section]))] = number
+        found[section].append(item)
+    raise _LineError(start, ProgramError(f"block {name} has no `end`"))
+
+
+def _parse_in_block(line: str) -> tuple[str, tuple[str, TensorType] | Issue]:
+    """What a line within a block states; a bar tells an instruction from a declaration, whatever its queue's name."""
+    word, _, rest = line.partition(" ")
+    if "|" in line or word not in ("param", "local"):
+        return "body", _parse_issue(line)
+    name, kind, tail = _typed(rest, f"{word} NAME : dtype[dims]")
+    if tail:
+        raise ProgramError(f"{tail!r} stands after the type; write `{word} NAME : dtype[dims]`")
+    return word, (name, kind)
 
 
 def _parse_issue(line: str) -> Issue:
     queue, *parts = (part.strip() for part in line.split("|"))
     if not 1 <= len(parts) <= 2:
         raise ProgramError("an instruction is written `queue | mnemonic operands [| wait semaphore+count, ...]`")
-    waits: list[tuple[str, int]] = []
-    if len(parts) == 2:
-        if not parts[1].startswith("wait "):
-            raise ProgramError(f"{parts[1]!r} is not `wait semaphore+count, ...`")
-        for item in parts[1].removeprefix("wait ").split(","):
-            match = re.match(r"\s*(\S+?)([+-]\d+)\s*\Z", item)
-            if not match:
-                raise ProgramError(f"{item.strip()!r} is not semaphore+count")
-            waits.append((parse_name(match[1]), int(match[2])))
-    return Issue(parse_name(queue), parse_instruction(parts[0]), tuple(waits))
+    waits = _parse_waits(parts[1]) if len(parts) == 2 else ()
+    return Issue(parse_name(queue), parse_instruction(parts[0]), waits)
+
+
+def _parse_waits(text: str) -> tuple[tuple[str, int], ...]:
+    if not text.startswith("wait "):
+        raise ProgramError(f"{text!r} is not `wait semaphore+count, ...`")
+    waits = []
+    for item in text.removeprefix("wait ").split(","):
+        match = _WAIT.match(item.strip())
+        if not match:
+            raise ProgramError(f"{item.strip()!r} is not semaphore+count")
+        waits.append((parse_name(match[1]), parse_integer(match[2])))
+    return tuple(waits)
 
 
 def _typed(rest: str, form: str) -> tuple[str, TensorType, str]:
-    name, colon, kind = rest.partition(":")
+    name, colon, kind = rest.partition(" : ")
     head, bracket, tail = kind.strip().partition("]")
     match = _TYPE.match(head + bracket)
     if not colon or not match:
         raise ProgramError(f"write `{form}`, not {rest!r}")
     dims: list[Dim] = []
-    for dim in filter(None, (d.strip() for d in match[2].split(","))):
-        dims.append(_integer(dim) if dim[0].isdigit() or dim[0] == "-" else parse_name(dim))
+    for dim in (d.strip() for d in match[2].split(",")):
+        dims.append(parse_name(dim) if NAME.match(dim) else parse_integer(dim))
     return parse_name(name.strip()), TensorType(parse_dtype(match[1]), tuple(dims)), tail.strip()
 
 
@@ -143,10 +168,3 @@ def _words(text: str, count: int | None, form: str) -> list[str]:
     if not words or (count is not None and len(words) != count):
         raise ProgramError(f"write `{form}`")
     return words
-
-
-def _integer(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ProgramError(f"{text!r} is not a whole number") from None

@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 
 from .dtype import decode, encode
+from .errors import ProgramError
 from .instruction import (
     Array,
     Instruction,
@@ -16,6 +17,11 @@ from .instruction import (
     Sizes,
     bytes_of,
     require,
+    require_apart,
+    require_columns,
+    require_convertible,
+    require_floats,
+    require_rows,
     rows_cols,
 )
 from .operands import In, InOut, OptionalIn, Out, Ref
@@ -63,7 +69,7 @@ class RMSNORM(Instruction, opcode=0x20, unit=Unit.VECTOR):
     plus_one: bool
 
     def check(self, t: Shapes) -> None:
-        _check_norm(self, t, self.dst, self.x, self.weight)
+        _check_norm(self, t, self.dst, self.x, self.weight, self.eps)
 
     def work(self, s: Sizes) -> Work:
         return _vector_work(s, self.x, (self.x, self.weight), (self.dst,), ops=4, passes=2)
@@ -83,8 +89,9 @@ class ADD_RMSNORM(Instruction, opcode=0x21, unit=Unit.VECTOR):
     plus_one: bool
 
     def check(self, t: Shapes) -> None:
-        _check_norm(self, t, self.dst, self.x, self.weight)
+        _check_norm(self, t, self.dst, self.x, self.weight, self.eps)
         require(t.type_of(self.x) == t.type_of(self.delta), self, "x and delta must have one type")
+        require_apart(self, self.dst, self.x, self.weight)
 
     def work(self, s: Sizes) -> Work:
         return _vector_work(s, self.x, (self.x, self.delta, self.weight), (self.x, self.dst), ops=5, passes=2)
@@ -104,11 +111,12 @@ class LAYERNORM(Instruction, opcode=0x22, unit=Unit.VECTOR):
     eps: float
 
     def check(self, t: Shapes) -> None:
-        _check_norm(self, t, self.dst, self.x, self.weight)
+        _check_norm(self, t, self.dst, self.x, self.weight, self.eps)
         x, weight = t.type_of(self.x), t.type_of(self.weight)
         require(x.shape[-1:] == weight.shape, self, f"weight is {weight} and a row of x is {x.shape[-1]}")
         if self.bias is not None:
             require(t.type_of(self.bias).shape == weight.shape, self, "bias and weight must have one shape")
+            require_floats(self, t, self.bias)
 
     def work(self, s: Sizes) -> Work:
         return _vector_work(s, self.x, (self.x, self.weight, self.bias), (self.dst,), ops=6, passes=2)
@@ -121,17 +129,32 @@ class LAYERNORM(Instruction, opcode=0x22, unit=Unit.VECTOR):
         m.put(self.dst, normal if self.bias is None else normal + m.get(self.bias))
 
 
-def _check_norm(instruction: Instruction, t: Shapes, dst: Ref, x: Ref, weight: Ref) -> None:
+def _check_norm(instruction: Instruction, t: Shapes, dst: Ref, x: Ref, weight: Ref, eps: float) -> None:
     kind, scale = t.type_of(x), t.type_of(weight)
-    require(t.type_of(dst).shape == kind.shape, instruction, "dst and x must have one shape")
-    require(kind.dtype.is_float and scale.dtype.is_float, instruction, "operands must be floats")
+    _check_map(instruction, t, dst, x)
+    require_floats(instruction, t, weight)
+    require_columns(instruction, t, x)
     run, row = scale.shape[0], kind.shape[-1]
-    whole = isinstance(run, int) and isinstance(row, int) and row % run == 0
+    whole = isinstance(run, int) and isinstance(row, int) and run > 0 and row % run == 0
     require(
         len(scale.shape) == 1 and (run == row or whole),
         instruction,
         f"weight is {scale}, must divide rows of {kind}",
     )
+    require(eps >= 0, instruction, "eps must be 0 or more")
+
+
+def _check_map(instruction: Instruction, t: Shapes, dst: Ref, *sources: Ref) -> None:
+    """Element-wise work: floats of one shape."""
+    require_floats(instruction, t, dst, *sources)
+    for source in sources:
+        require(
+            t.type_of(dst).shape == t.type_of(source).shape,
+            instruction,
+            f"{dst} is {t.type_of(dst)} and {source} is {t.type_of(source)}: they must have one shape",
+        )
+        if source != dst:  # in place is safe element by element, shifted columns are not
+            require_apart(instruction, dst, source)
 
 
 class ROPE(Instruction, opcode=0x23, unit=Unit.VECTOR):
@@ -150,32 +173,50 @@ class ROPE(Instruction, opcode=0x23, unit=Unit.VECTOR):
     interleaved: bool
 
     def check(self, t: Shapes) -> None:
-        x, cos = t.type_of(self.x), t.type_of(self.cos)
+        x, cos, positions = t.type_of(self.x), t.type_of(self.cos), t.type_of(self.positions)
+        require(self.head_dim > 0, self, "head_dim must be above 0")
         row = x.shape[-1]
         require(
-            isinstance(row, int) and row % self.head_dim == 0,
+            len(x.shape) == 2 and isinstance(row, int) and row % self.head_dim == 0,
             self,
-            f"rows of {x} are not whole heads of {self.head_dim}",
+            f"x is {x}, must be [tokens, heads * {self.head_dim}]",
         )
         require(
             0 < self.rotary_dim <= self.head_dim and self.rotary_dim % 2 == 0,
             self,
             "rotary_dim must be even, within a head",
         )
-        require(cos == t.type_of(self.sin) and cos.shape[1:] == (self.rotary_dim // 2,), self, f"cos is {cos}")
-        require(t.type_of(self.positions).shape == x.shape[:1], self, "positions must be int32 [tokens]")
-        require(t.type_of(self.positions).dtype.name == "int32", self, "positions must be int32")
+        require(cos == t.type_of(self.sin), self, f"cos is {cos} and sin is {t.type_of(self.sin)}: must be one type")
+        require(
+            len(cos.shape) == 2 and cos.shape[1] == self.rotary_dim // 2,
+            self,
+            f"cos is {cos}, must be [positions, {self.rotary_dim // 2}]",
+        )
+        require_floats(self, t, self.x, self.cos)
+        require(
+            positions.dtype.name == "int32" and positions.shape == x.shape[:1],
+            self,
+            f"positions is {positions}, must be int32 [{x.shape[0]}]",
+        )
+        require_apart(self, self.x, self.cos, self.sin)
 
     def work(self, s: Sizes) -> Work:
-        work = _vector_work(s, self.x, (self.x, self.positions), (self.x,), ops=3, passes=1)
-        tokens = s.shape(self.x)[0]
-        table_bytes = 2 * tokens * s.type_of(self.cos).dtype.bytes_of(self.rotary_dim // 2)
-        return Work(work.unit, work.ops, work.read_bytes + table_bytes, work.write_bytes, work.dtype, work.shape)
+        rows, cols = rows_cols(s.shape(self.x))
+        table_bytes = 2 * rows * s.type_of(self.cos).dtype.bytes_of(self.rotary_dim // 2)
+        return Work(
+            Unit.VECTOR,
+            ops=3 * rows * (cols // self.head_dim) * self.rotary_dim,  # four products and two sums a pair
+            read_bytes=bytes_of(s, self.x, self.positions) + table_bytes,
+            write_bytes=bytes_of(s, self.x),
+            dtype=s.type_of(self.x).dtype,
+            shape=VectorShape(rows, cols),
+        )
 
     def execute(self, m: Memory) -> None:
         x, positions = m.get(self.x).copy(), m.get(self.positions)
+        require_rows(self, positions, m.shape(self.cos)[0], "position")
         cos, sin = m.get(self.cos)[positions][:, None, :], m.get(self.sin)[positions][:, None, :]
-        heads = x.reshape(len(x), -1, self.head_dim)
+        heads = x.reshape(len(x), x.shape[1] // self.head_dim, self.head_dim)
         half = self.rotary_dim // 2
         first, second = (
             (slice(0, self.rotary_dim, 2), slice(1, self.rotary_dim, 2))
@@ -213,6 +254,8 @@ class GATED(Instruction, opcode=0x24, unit=Unit.VECTOR):
         row = x.shape[-1]
         require(isinstance(row, int) and row % 2 == 0, self, f"rows of x must be two halves, x is {x}")
         require(dst.shape == (*x.shape[:-1], int(row) // 2), self, f"dst is {dst}, must be half of {x}")
+        require_floats(self, t, self.dst, self.x)
+        require_apart(self, self.dst, self.x)
 
     def work(self, s: Sizes) -> Work:
         return _vector_work(s, self.dst, (self.x,), (self.dst,), ops=6, passes=1)
@@ -231,8 +274,7 @@ class ADD(Instruction, opcode=0x25, unit=Unit.VECTOR):
     b: In
 
     def check(self, t: Shapes) -> None:
-        shapes = {t.type_of(ref).shape for ref in (self.dst, self.a, self.b)}
-        require(len(shapes) == 1, self, f"shapes differ: {shapes}")
+        _check_map(self, t, self.dst, self.a, self.b)
 
     def work(self, s: Sizes) -> Work:
         return _vector_work(s, self.dst, (self.a, self.b), (self.dst,), ops=1, passes=1)
@@ -249,7 +291,7 @@ class SCALE(Instruction, opcode=0x26, unit=Unit.VECTOR):
     factor: float
 
     def check(self, t: Shapes) -> None:
-        require(t.type_of(self.dst).shape == t.type_of(self.x).shape, self, "dst and x must have one shape")
+        _check_map(self, t, self.dst, self.x)
 
     def work(self, s: Sizes) -> Work:
         return _vector_work(s, self.dst, (self.x,), (self.dst,), ops=1, passes=1)
@@ -259,13 +301,16 @@ class SCALE(Instruction, opcode=0x26, unit=Unit.VECTOR):
 
 
 class CAST(Instruction, opcode=0x27, unit=Unit.VECTOR):
-    """dst = x in dst's dtype, rounded to nearest, ties to even."""
+    """dst = x in dst's dtype, rounded to nearest, ties to even; both hold floats (or the same integers)."""
 
     dst: Out
     x: In
 
     def check(self, t: Shapes) -> None:
         require(t.type_of(self.dst).shape == t.type_of(self.x).shape, self, "dst and x must have one shape")
+        require_convertible(self, t, self.dst, self.x)
+        if self.dst != self.x:
+            require_apart(self, self.dst, self.x)
 
     def work(self, s: Sizes) -> Work:
         return _vector_work(s, self.dst, (self.x,), (self.dst,), ops=1, passes=1)
@@ -281,7 +326,8 @@ class SOFTMAX(Instruction, opcode=0x28, unit=Unit.VECTOR):
     x: In
 
     def check(self, t: Shapes) -> None:
-        require(t.type_of(self.dst).shape == t.type_of(self.x).shape, self, "dst and x must have one shape")
+        _check_map(self, t, self.dst, self.x)
+        require_columns(self, t, self.x)
 
     def work(self, s: Sizes) -> Work:
         return _vector_work(s, self.dst, (self.x,), (self.dst,), ops=5, passes=3)
@@ -324,7 +370,12 @@ class SAMPLE(Instruction, opcode=0x2A, unit=Unit.VECTOR):
 
     def check(self, t: Shapes) -> None:
         _check_pick(self, t, self.dst, self.x)
-        require(t.type_of(self.keys).dtype.name == "int64", self, "keys must be int64 [rows]")
+        keys, rows = t.type_of(self.keys), t.type_of(self.x).shape[:-1]
+        require(
+            keys.dtype.name == "int64" and keys.shape == rows,
+            self,
+            f"keys is {keys}, must be int64 [{', '.join(map(str, rows))}]",
+        )
         require(
             self.temperature > 0 and self.top_k >= 0 and 0 < self.top_p <= 1,
             self,
@@ -340,8 +391,11 @@ class SAMPLE(Instruction, opcode=0x2A, unit=Unit.VECTOR):
 
     def _pick(self, x: Array, key: int) -> int:
         order = np.lexsort((np.arange(len(x)), -x))
-        scores = x[order][: self.top_k or None].astype(np.float64) / self.temperature
-        mass = np.exp(scores - scores[0])
+        if not np.isfinite(x[order[0]]) or np.isnan(x).any():
+            raise ProgramError(f"sample: the largest score is {x.max()}: no distribution to draw from (in: {self})")
+        scores = x[order][: self.top_k or None].astype(np.float64)
+        with np.errstate(over="ignore"):  # a temperature near 0 takes all but the best to minus infinity
+            mass = np.exp((scores - scores[0]) / self.temperature)
         mass /= mass.sum()
         total = np.cumsum(mass)
         keep = int(np.searchsorted(total, self.top_p)) + 1
@@ -359,8 +413,11 @@ def uniform(key: int) -> float:
 
 def _check_pick(instruction: Instruction, t: Shapes, dst: Ref, x: Ref) -> None:
     picked, scores = t.type_of(dst), t.type_of(x)
+    require(len(scores.shape) == 2, instruction, f"x is {scores}, must be [rows, columns]")
+    require_floats(instruction, t, x)
+    require_columns(instruction, t, x)
     require(
         picked.dtype.name == "int32" and picked.shape == scores.shape[:-1],
         instruction,
-        f"dst is {picked}, must be int32 rows",
+        f"dst is {picked}, must be int32 [{scores.shape[0]}]",
     )
