@@ -57,10 +57,14 @@ class Queue(CardPart):
 
 
 class Cores(CardPart):
-    """The cores over which tiles and rows are dealt; each loads from L2 at most `load_bytes_per_cycle`."""
+    """The cores over which tiles and rows are dealt; each loads from L2 at most `load_bytes_per_cycle`.
+
+    One read of L2 feeds `multicast` neighbouring cores that want the same operand.
+    """
 
     count: Positive
     load_bytes_per_cycle: Positive
+    multicast: Positive
 
 
 class TensorUnit(CardPart):
@@ -105,11 +109,12 @@ class VectorUnit(CardPart):
     """One core's vector lanes by bytes of an element; a lane does one operation a cycle.
 
     `row_cycles` is spent at the start of each row and pass; `sync_cycles` when the parts that several cores have of a
-    row are joined.
+    row are joined. Exponentials are slower than other operations: `exponentials_per_cycle` a core.
     """
 
     lanes: Annotated[dict[ElementBytes, Positive], Field(min_length=1)]
     dtypes: tuple[DTypeName, ...]
+    exponentials_per_cycle: Positive
     row_cycles: Count
     sync_cycles: Count
 

@@ -1,0 +1,145 @@
+"""The tensor unit: matrix products and attention as tiles over the cores."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...isa.dtype import DType
+from ...isa.errors import ConfigError, ProgramError, UnsupportedError
+from ...isa.work import AttentionShape, MatmulShape, Unit, Work
+from ..spec import CardSpec
+from .attention import schedule
+from .rates import PS_PER_S, Bound, UnitDemand, demand_of, ps_for
+from .tiles import SLABS, TILES, search
+
+MOST_PRODUCTS = 1 << 56  # beyond it the 64-bit byte counts of a tile schedule could overflow
+
+
+class TilePlan(NamedTuple):
+    """How a matrix product is dealt over the cores: its tile, K slab and parts of K, and what that costs.
+
+    `tensor_cycles` are the array's own, over all waves; `flow_cycles` include waiting for operands; `exposed_cycles`
+    are the first load, the last store and the sum over parts, which overlap nothing.
+    """
+
+    time_ps: float
+    tile_rows: int
+    tile_columns: int
+    slab: int
+    parts: int
+    waves: int
+    tensor_cycles: int
+    flow_cycles: int
+    l2_bytes: int
+    exposed_cycles: int
+
+
+class _Machine(NamedTuple):
+    """A card as the Numba schedules read it, for one element type."""
+
+    core: np.ndarray[Any, Any]
+    ps_per_cycle: float
+    ps_per_l2_byte: float
+
+
+@lru_cache(maxsize=256)
+def _machine(card: CardSpec, dtype: DType) -> _Machine:
+    if dtype.name not in card.tensor.rate:
+        native = ", ".join(card.native_dtypes(Unit.TENSOR))
+        raise UnsupportedError(
+            f"{card.name} has no tensor unit for {dtype.name}; native: {native}. Cast the operands, or give the card a "
+            f"tensor.rate.{dtype.name}"
+        )
+    depth, step = card.tensor.steps(dtype.name)
+    core = [
+        card.tensor.rows, card.tensor.columns, depth, step, card.tensor.fill_cycles, card.tensor.slab_cycles,
+        card.cores.count, card.cores.load_bytes_per_cycle, card.sram_bytes("operand"), card.sram_bytes("accumulator"),
+        card.cores.multicast, card.vector.lanes_of(4), card.vector.sync_cycles,
+        card.vector.exponentials_per_cycle,
+    ]  # fmt: skip
+    l2_bytes_per_s = card.l2.bandwidth_bytes_per_s if card.l2 else card.hbm.attainable_bytes_per_s
+    return _Machine(np.array(core, dtype=np.int64), PS_PER_S / card.clock_hz, PS_PER_S / l2_bytes_per_s)
+
+
+def matmul_plan(work: Work, card: CardSpec) -> TilePlan:
+    """The tile schedule of a MATMUL's Work; ConfigError when the card's SRAM holds no tile at all."""
+    shape = work.shape
+    assert isinstance(shape, MatmulShape) and work.dtype is not None, f"{work} is not a matrix product"
+    if shape.m * shape.n * shape.k * shape.batch > MOST_PRODUCTS:
+        raise UnsupportedError(f"{shape} has more than 2^{MOST_PRODUCTS.bit_length() - 1} products; split the instruction")
+    machine = _machine(card, work.dtype)
+    hbm_ps = float(ps_for(work.read_bytes + work.write_bytes, card.hbm.attainable_bytes_per_s))
+    found = search(
+        shape.m, shape.n, shape.k, shape.batch, work.dtype.bits, work.write_bytes, hbm_ps,
+        machine.ps_per_cycle, machine.ps_per_l2_byte, machine.core, TILES, SLABS,
+    )  # fmt: skip
+    if not found[1]:
+        raise ConfigError(
+            f"the sram of {card.name} holds no {TILES[0][0]} x {TILES[0][1]} x {SLABS[0]} tile of {work.dtype.name} "
+            "twice over; raise the capacity_bytes of its operand and accumulator levels"
+        )
+    return TilePlan(*found)
+
+
+def tensor_demand(work: Work, card: CardSpec) -> UnitDemand:
+    """What a matrix product or an attention asks of a card; ProgramError for any other geometry."""
+    if work.dtype is None or not isinstance(work.shape, MatmulShape | AttentionShape):
+        raise ProgramError(
+            f"a tensor instruction needs a dtype and a matmul or attention shape, not {work.dtype} and {work.shape}"
+        )
+    fixed_ps = card.dispatch.tensor_ps + card.hbm.latency_ps
+    num_bytes = work.read_bytes + work.write_bytes
+    if _is_empty(work.shape):
+        return demand_of(card, fixed_ps, 0, "hbm", hbm=num_bytes)
+    if isinstance(work.shape, AttentionShape):
+        return _attention_demand(work, work.shape, card, fixed_ps)
+    plan = matmul_plan(work, card)
+    machine = _machine(card, work.dtype)
+    if card.l2 is None:
+        num_bytes = max(num_bytes, plan.l2_bytes)
+    compute_ps, flow_ps = plan.tensor_cycles * machine.ps_per_cycle, plan.flow_cycles * machine.ps_per_cycle
+    bound = _bound(compute_ps, flow_ps, plan.l2_bytes * machine.ps_per_l2_byte, num_bytes, card)
+    return demand_of(card, fixed_ps, math.ceil(plan.time_ps), bound, tensor=plan.tensor_cycles, hbm=num_bytes)
+
+
+def _is_empty(shape: MatmulShape | AttentionShape) -> bool:
+    if isinstance(shape, MatmulShape):
+        return not (shape.m and shape.n and shape.k and shape.batch)
+    return not any(shape.q_lens)
+
+
+def _bound(compute_ps: float, flow_ps: float, l2_ps: float, hbm_bytes: int, card: CardSpec) -> Bound:
+    hbm_ps = ps_for(hbm_bytes, card.hbm.attainable_bytes_per_s)
+    longest = max(flow_ps, l2_ps, hbm_ps)
+    if longest == hbm_ps and hbm_ps > compute_ps:
+        return "hbm"
+    return "compute" if longest == compute_ps else "sram"
+
+
+def _attention_demand(work: Work, shape: AttentionShape, card: CardSpec, fixed_ps: int) -> UnitDemand:
+    assert work.dtype is not None
+    if len(shape.q_lens) != len(shape.kv_lens) or shape.num_heads % max(1, shape.num_kv_heads):
+        raise ProgramError(
+            f"attention over {len(shape.q_lens)} query and {len(shape.kv_lens)} cache lengths, {shape.num_heads} heads "
+            f"on {shape.num_kv_heads} kv heads: the lengths must pair up and the kv heads divide the heads"
+        )
+    machine = _machine(card, work.dtype)
+    num_bytes = work.read_bytes + work.write_bytes
+    hbm_ps = float(ps_for(num_bytes, card.hbm.attainable_bytes_per_s))
+    time_ps, tensor_cycles, vector_cycles, flow_cycles, l2_bytes, waits = schedule(
+        np.array(shape.q_lens, dtype=np.int64), np.array(shape.kv_lens, dtype=np.int64),
+        shape.num_heads // shape.num_kv_heads, shape.num_kv_heads, shape.qk_dim, shape.v_dim, shape.window,
+        work.dtype.bits, hbm_ps, machine.ps_per_cycle, machine.ps_per_l2_byte, machine.core,
+    )  # fmt: skip
+    if card.l2 is None:
+        num_bytes = max(num_bytes, l2_bytes)
+    flow_ps = flow_cycles * machine.ps_per_cycle
+    compute_ps = 0.0 if waits else flow_ps
+    bound = _bound(compute_ps, flow_ps, l2_bytes * machine.ps_per_l2_byte, num_bytes, card)
+    return demand_of(
+        card, fixed_ps, math.ceil(time_ps), bound, tensor=tensor_cycles, vector=vector_cycles, hbm=num_bytes
+    )
