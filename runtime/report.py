@@ -143,7 +143,8 @@ class Bounds(Part):
     def largest(self) -> BoundName | None:
         """What held most of the time (the earlier name among equals); None when there was none."""
         held_ps: dict[BoundName, int] = {name: getattr(self, name) for name in BOUNDS}
-        return max(BOUNDS, key=lambda name: held_ps[name]) if self.total_ps else None
+        longest = max(held_ps, key=held_ps.__getitem__)
+        return longest if held_ps[longest] else None
 
 
 class StepReport(Part):
