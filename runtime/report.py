@@ -105,6 +105,15 @@ class LayoutPart(Part):
     cards: int
 
 
+class JobDocument(Document):
+    """What every report about a job on cards begins with: the model, and where it stands."""
+
+    model: ModelPart
+    card: CardPart
+    cluster: ClusterPart
+    layout: LayoutPart
+
+
 class RequestReport(Part):
     """One sequence: what went in and came out, and when.
 
@@ -271,7 +280,7 @@ class LiveAllocation(Part):
 
 
 class Fits(Part):
-    """What would fit, found by the allocator itself: each changes one thing of the job. Null: nothing of it does.
+    """What would fit, found by the allocator itself: each changes one thing of the job. Null or 0: none does.
 
     `largest_batch` sequences as long as asked; `largest_context` tokens a sequence, for as many sequences as asked;
     `smallest_hbm_bytes` of a card, reserve included; `smallest_tp` on cards as they are.
@@ -308,16 +317,12 @@ class OomReport(Part):
     fits: Fits
 
 
-class Report(Document):
+class Report(JobDocument):
     """One run: tokens, times and bytes, from one emulated program.
 
     Simulated times are integers of picoseconds; `host` alone tells of the machine that emulated.
     """
 
-    model: ModelPart
-    card: CardPart
-    cluster: ClusterPart
-    layout: LayoutPart
     engine: Literal["simpy", "compiled"]
     payload: bool
     requests: tuple[RequestReport, ...]

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from .report import CardPart, ClusterPart, Count, Document, HostReport, LayoutPart, ModelPart, Part
+from .report import Count, HostReport, JobDocument, Part
 
 
 def _null_unless_finite(value: object) -> object:
@@ -37,16 +37,12 @@ class LogitsDrift(Part):
     argmax_agreement: Annotated[float, Field(ge=0, le=1)]
 
 
-class AlignReport(Document):
+class AlignReport(JobDocument):
     """The same checkpoint through siltwin and through the reference, layer by layer.
 
     `tolerance` bounds the quantity that `tolerance_of` says in words; `first_drift` names the first layer beyond it.
     """
 
-    model: ModelPart
-    card: CardPart
-    cluster: ClusterPart
-    layout: LayoutPart
     reference: str
     positions: Count
     layers: tuple[LayerDrift, ...]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .report import CardPart, ClusterPart, Count, Document, Fits, HostReport, LayoutPart, ModelPart, NumBytes, Part
+from .report import Count, Fits, HostReport, JobDocument, NumBytes, Part
 
 
 class JobSizes(Part):
@@ -25,16 +25,12 @@ class CardNeed(Part):
     by_tag: dict[str, NumBytes]
 
 
-class LimitsReport(Document):
+class LimitsReport(JobDocument):
     """Where a job breaks, found by the allocator that runs it: what it names fits, one granule or token more does not.
 
     `largest_context` counts prompt, cached and generated tokens of a sequence.
     """
 
-    model: ModelPart
-    card: CardPart
-    cluster: ClusterPart
-    layout: LayoutPart
     job: JobSizes
     fits_as_asked: bool
     granule_bytes: NumBytes

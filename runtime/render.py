@@ -1,0 +1,268 @@
+"""A run's report as text on a terminal: what the model said, then how long it took, what held it and what it needed."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
+
+from .report import BOUNDS, Bounds, CardReport, Fits, JobDocument, OomReport, Report, RequestReport
+from .terminal import (
+    NONE,
+    bullets,
+    byte_unit,
+    digits,
+    duration,
+    exact_size,
+    in_unit,
+    number,
+    percent,
+    plain,
+    ranges,
+    seconds,
+    size,
+    table,
+)
+
+NONE_FITS = "none fits"
+MOST_TAG_COLUMNS = 7
+MOST_REQUESTS_LISTED = 16
+MOST_ASSUMED_LISTED = 6
+SHORT_TAGS = {"activation": "activ.", "communication": "comm.", "workspace": "work"}
+
+
+def print_report(report: Report, console: Console) -> None:
+    """Write a whole report: generated text, what is not modelled, tables, warnings and what the figures are worth."""
+    for part in report_parts(report):
+        console.print(part, soft_wrap=False)
+
+
+def report_parts(report: Report) -> Iterator[RenderableType]:
+    """The report from top to bottom."""
+    yield from generated_text(report)
+    yield headline(report)
+    if report.not_modelled:
+        yield Text("Not modelled: " + plain("; ".join(report.not_modelled)) + ".", style="dim")
+    if report.oom:
+        yield ""
+        yield from oom_parts(report.oom)
+    for part in (_figures(report), _requests(report), _phases(report), _units(report), _communication(report)):
+        if part is not None:
+            yield ""
+            yield part
+    if report.cards:
+        yield ""
+        yield memory_table("Memory at the peak", report.cards)
+    yield from _closing(report)
+
+
+def generated_text(report: Report) -> Iterator[Text]:
+    """What the model wrote, first of all; numbered where there are several requests."""
+    texts = [(index, request.text) for index, request in enumerate(report.requests) if request.text is not None]
+    for index, text in texts:
+        if len(texts) > 1:
+            yield Text(f"[{index}]", style="bold")
+        yield Text(plain(text))
+    if texts:
+        yield Text("")
+
+
+def headline(report: Report) -> Text:
+    """Which model ran on what."""
+    return job_line(report) + Text(f"; engine {report.engine}, payload {'on' if report.payload else 'off'}", "dim")
+
+
+def job_line(report: JobDocument) -> Text:
+    """The model, its dtypes, the cards and the layout of any report that has them."""
+    model, layout, cluster = report.model, report.layout, report.cluster
+    degrees = " ".join(
+        f"{axis}={getattr(layout, axis)}" for axis in ("tp", "pp", "dp", "cp", "ep") if getattr(layout, axis) > 1
+    )
+    unused = f", {cluster.cards_unused} unused" if cluster.cards_unused else ""
+    kv = "" if model.kv_dtype == model.dtype else f", KV {model.kv_dtype}"
+    return Text(plain(f"{model.name} ({model.dtype}{kv})"), "bold") + Text(
+        plain(
+            f" on {layout.cards} x {report.card.name}{f' ({degrees})' if degrees else ''}, "
+            f"{cluster.name} ({cluster.kind}{unused})"
+        )
+    )
+
+
+def _figures(report: Report) -> Group:
+    totals = report.totals
+    several = len(report.requests) > 1
+    rows = [
+        ("time to first token" + (", largest" if several else ""), seconds(totals.ttft_max_s), "ttft_s"),
+        ("time to first token, mean", seconds(totals.ttft_mean_s) if several else None, "ttft_s"),
+        ("time per output token" + (", mean" if several else ""), seconds(totals.tpot_mean_s), "tpot_s"),
+        ("output tokens/s", number(totals.output_tokens_per_s), "output_tokens_per_s"),
+        ("prompt tokens/s", number(totals.prompt_tokens_per_s), "prompt_tokens_per_s"),
+        ("elapsed", duration(totals.elapsed_ps), "elapsed_ps"),
+        ("cycles", f"{totals.cycles:,}", "cycles"),
+        ("memory peak of a card", size(max((c.peak_bytes for c in report.cards), default=0)), "peak_bytes"),
+    ]
+    shown = [(name, value, _mark(report, figure)) for name, value, figure in rows if value is not None]
+    return table("Simulated", ("figure", "value", "<weakest evidence"), shown)
+
+
+def _mark(report: Report, figure: str) -> str:
+    said = report.evidence_for(figure)
+    if said is None:
+        return NONE
+    return said.weakest + (", outside what was calibrated (!)" if said.extrapolated else "")
+
+
+def _requests(report: Report) -> Group | None:
+    requests = report.requests
+    if len(requests) < 2:
+        return None
+    alike: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for index, request in enumerate(requests):
+        alike[_request_cells(request)].append(index)
+    shown = list(alike.items())[:MOST_REQUESTS_LISTED]
+    rows = [(ranges(indices), *cells) for cells, indices in shown]
+    if len(alike) > len(shown):
+        rows.append((f"{len(requests) - sum(len(indices) for _, indices in shown)} more", *[""] * 6))
+    return table("Requests", ("request", "cached", "prompt", "output", "TTFT", "TPOT", "<ended"), rows)
+
+
+def _request_cells(request: RequestReport) -> tuple[object, ...]:
+    ended = request.finish_reason or NONE
+    times = seconds(request.ttft_s), seconds(request.tpot_s)
+    return (request.cached_tokens, request.prompt_tokens, request.output_tokens, *times, ended)
+
+
+def _phases(report: Report) -> Group | None:
+    phases = ((kind, getattr(report.phases, kind)) for kind in ("prefill", "mixed", "decode"))
+    rows = [
+        (kind, phase.steps, duration(phase.elapsed_ps), phase.bound or NONE, shares(phase.bounds))
+        for kind, phase in phases
+        if phase is not None
+    ]
+    return (
+        table("What held each phase", ("phase", "steps", "time", "<bound", "<share of critical time"), rows)
+        if rows
+        else None
+    )
+
+
+def shares(bounds: Bounds) -> str:
+    """What held the time, largest first; what rounds to nothing is left out."""
+    held = sorted(((getattr(bounds, name), name) for name in BOUNDS), key=lambda entry: -entry[0])
+    return ", ".join(
+        f"{name} {100 * ps / bounds.total_ps:.0f} %" for ps, name in held if 200 * ps >= bounds.total_ps > 0
+    )
+
+
+def _units(report: Report) -> Group | None:
+    names = list(dict.fromkeys(name for card in report.cards for name in card.units))
+    if not names:
+        return None
+    rows = []
+    for name in names:
+        uses = [card.units[name] for card in report.cards if name in card.units]
+        fractions = [use.utilisation for use in uses]
+        cycles = [use.cycles for use in uses if use.cycles is not None]
+        mean = sum(fractions) / len(fractions)
+        spread = (f"{100 * share:.1f} %" for share in (mean, min(fractions), max(fractions)))
+        rows.append((name, *spread, duration(max(use.busy_ps for use in uses)), f"{max(cycles):,}" if cycles else NONE))
+    return table("Utilisation of each unit", ("unit", "mean", "least", "most", "busy, most", "cycles, most"), rows)
+
+
+def _communication(report: Report) -> Group | None:
+    if not report.collectives:
+        return None
+    rows = [
+        (item.axis, item.kind, f"{item.count:,}", size(item.bytes), duration(item.time_ps))
+        for item in report.collectives
+    ]
+    return table("Communication", ("axis", "<kind", "count", "bytes sent", "time, most"), rows)
+
+
+def memory_table(title: str, cards: Iterable[CardReport]) -> Group:
+    """Bytes of each tag on every card at its peak; cards that are alike share a row."""
+    cards = list(cards)
+    total: Counter[str] = Counter()
+    for card in cards:
+        total.update(card.by_tag)
+    tags = [tag for tag, num_bytes in total.most_common() if num_bytes]
+    tags, rest = tags[:MOST_TAG_COLUMNS], tags[MOST_TAG_COLUMNS:]
+    unit = byte_unit(max((card.peak_bytes for card in cards), default=0))
+    alike: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for card in cards:
+        held = [card.by_tag.get(tag, 0) for tag in tags] + [sum(card.by_tag.get(tag, 0) for tag in rest)] * bool(rest)
+        usable = card.capacity_bytes - card.reserved_bytes
+        cells = (in_unit(card.peak_bytes, unit), percent(card.peak_bytes, usable), *(in_unit(h, unit) for h in held))
+        alike[cells].append(card.rank)
+    capacity = ", ".join(sorted({size(card.capacity_bytes) for card in cards}))
+    reserved = ", ".join(sorted({size(card.reserved_bytes) for card in cards}))
+    columns = ("card", "peak", "of usable", *(SHORT_TAGS.get(tag, tag) for tag in tags), *["other"] * bool(rest))
+    rows = [(ranges(ranks), *cells) for cells, ranks in alike.items()]
+    return table(f"{title}, {unit[0]} (capacity {capacity}, of it reserved {reserved})", columns, rows)
+
+
+def oom_parts(oom: OomReport) -> Iterator[RenderableType]:
+    """What an out-of-memory ran into, and what would fit."""
+    where = f"card {oom.card}"
+    where += f", step {oom.step}" if oom.step is not None else ""
+    where += f" ({oom.step_kind})" if oom.step_kind else ""
+    where += f", request {oom.request}" if oom.request is not None else ""
+    yield Text(f"OUT OF MEMORY: {where}, at {duration(oom.time_ps)}", style="bold red")
+    asked, missing = exact_size(oom.requested_bytes), exact_size(oom.missing_bytes)
+    yield Text(plain(f"{oom.owner} asked for {asked} of {oom.tag}; {missing} more would hold it."))
+    if oom.instruction:
+        yield Text(plain(f"Instruction: {oom.instruction}"))
+    yield Text(
+        f"Capacity {size(oom.capacity_bytes)}, reserved {size(oom.reserved_bytes)}, free {exact_size(oom.free_bytes)}, "
+        f"largest hole {exact_size(oom.largest_hole_bytes)}."
+    )
+    held = sorted(oom.by_tag.items(), key=lambda entry: -entry[1])
+    yield ""
+    yield table(
+        "Live bytes by tag",
+        ("tag", "bytes", "of capacity"),
+        [(tag, exact_size(b), percent(b, oom.capacity_bytes)) for tag, b in held],
+    )
+    yield ""
+    rows = [
+        (live.owner, live.tag, exact_size(live.num_bytes), duration(live.allocated_ps)) for live in oom.largest_live
+    ]
+    yield table("Largest live allocations", ("owner", "<tag", "bytes", "since"), rows)
+    yield ""
+    yield fits_table(oom.fits)
+
+
+def fits_table(fits: Fits) -> Group:
+    """What would fit; each row changes one thing of the job and leaves the rest."""
+    rows = [
+        ("largest batch", f"{fits.largest_batch:,} sequences" if fits.largest_batch else NONE_FITS),
+        ("largest context", f"{fits.largest_context:,} tokens a sequence" if fits.largest_context else NONE_FITS),
+        ("smallest HBM a card", exact_size(fits.smallest_hbm_bytes) if fits.smallest_hbm_bytes else NONE_FITS),
+        ("smallest tp", str(fits.smallest_tp) if fits.smallest_tp else NONE_FITS),
+    ]
+    return table("What would fit", ("changing only", "<to"), rows)
+
+
+def _closing(report: Report) -> Iterator[RenderableType]:
+    if report.warnings:
+        yield ""
+        yield from bullets("Warnings", report.warnings, "yellow")
+    said = [f"{item.figure}: {item.weakest}{_listed(item.assumed)}" for item in report.evidence]
+    if said:
+        yield ""
+        yield from bullets("What the figures rest on (weakest evidence)", said)
+    yield ""
+    rate = report.host.output_tokens_per_s
+    speed = f", {digits(rate)} output tokens/s of wall time" if rate is not None else ""
+    yield Text(
+        f"Emulated in {digits(report.host.wall_s)} s on this machine{speed}; siltwin {report.siltwin_version}.", "dim"
+    )
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    if not names:
+        return ""
+    more = len(names) - MOST_ASSUMED_LISTED
+    return f" ({', '.join(names[:MOST_ASSUMED_LISTED])}" + (f" and {more} more)" if more > 0 else ")")

@@ -1,0 +1,183 @@
+"""The other reports as text on a terminal: limits, alignment, cards beside each other, models, one card in full."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from .catalogue import CardDetail, CardsReport, FactsPart, ModelsReport
+from .render import fits_table, job_line
+from .report_align import AlignReport
+from .report_limits import LimitsReport
+from .terminal import NONE, bullets, digits, exact_size, percent, plain, ranges, scientific, size, table
+
+
+def print_limits(report: LimitsReport, console: Console) -> None:
+    """What each card needs, and where the job stops to fit."""
+    _print(console, _limits_parts(report))
+
+
+def print_align(report: AlignReport, console: Console) -> None:
+    """Every layer against the reference, and the verdict."""
+    _print(console, _align_parts(report))
+
+
+def print_cards(report: CardsReport, console: Console) -> None:
+    """Cards, a row each."""
+    _print(console, _cards_parts(report))
+
+
+def print_card(detail: CardDetail, console: Console) -> None:
+    """Every number of one card, with what it rests on."""
+    _print(console, _card_parts(detail))
+
+
+def print_models(report: ModelsReport, console: Console) -> None:
+    """Models, a row each; one alone in full."""
+    alone = report.models[0] if len(report.models) == 1 else None
+    _print(console, _model_parts(report) if alone and alone.facts else _models_parts(report))
+
+
+def _print(console: Console, parts: Iterator[RenderableType]) -> None:
+    for part in parts:
+        console.print(part)
+
+
+def _limits_parts(report: LimitsReport) -> Iterator[RenderableType]:
+    job = report.job
+    yield job_line(report)
+    cached = f"{job.cached_tokens:,} cached, " if job.cached_tokens else ""
+    yield Text(
+        f"{job.batch:,} sequences of {cached}{job.prompt_tokens:,} prompt and {job.output_tokens:,} output tokens: "
+        + ("fits." if report.fits_as_asked else "does NOT fit.")
+    )
+    if report.not_modelled:
+        yield Text("Not modelled: " + plain("; ".join(report.not_modelled)) + ".", style="dim")
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for card in report.cards:
+        share = percent(card.high_water_bytes, card.capacity_bytes)
+        cells = (exact_size(card.high_water_bytes), share, size(card.capacity_bytes), size(card.reserved_bytes))
+        alike.setdefault(cells, []).append(card.rank)
+    yield ""
+    rows = [(ranges(ranks), *cells) for cells, ranks in alike.items()]
+    yield table("Smallest HBM of each card, reserve included", ("card", "needs", "of", "capacity", "reserved"), rows)
+    tags = sorted({tag for card in report.cards for tag in card.by_tag})
+    by_tag = [(tag, max(card.by_tag.get(tag, 0) for card in report.cards)) for tag in tags]
+    yield ""
+    held = [(tag, exact_size(most)) for tag, most in sorted(by_tag, key=lambda item: -item[1]) if most]
+    yield table("At the peak, on the card that has most", ("tag", "bytes"), held)
+    yield ""
+    yield fits_table(report.fits)
+    yield Text(f"Exact to the allocation granule of {report.granule_bytes} bytes.", style="dim")
+    yield from bullets("Warnings", report.warnings, "yellow")
+
+
+def _align_parts(report: AlignReport) -> Iterator[RenderableType]:
+    yield job_line(report) + Text(plain(f" against {report.reference}, {report.positions:,} positions"))
+    if report.not_modelled:
+        yield Text("Not modelled: " + plain("; ".join(report.not_modelled)) + ".", style="dim")
+    logits = report.logits
+    rows = [(row.name, scientific(row.max_abs), scientific(row.max_rel), _cosine(row.cosine)) for row in report.layers]
+    rows.append(("logits", scientific(logits.max_abs), scientific(logits.max_rel), _cosine(logits.cosine)))
+    yield ""
+    yield table("Layer by layer", ("layer", "max abs", "max rel", "cosine"), rows)
+    yield ""
+    yield Text(f"KL {scientific(logits.kl)}, argmax agreement {100 * logits.argmax_agreement:.2f} %")
+    yield Text(plain(f"First layer that drifts: {report.first_drift or 'none'}"))
+    aligned = report.verdict == "aligned"
+    yield Text(
+        plain(f"{report.verdict.upper()}: tolerance {report.tolerance:g}, {report.tolerance_of}"),
+        style="bold green" if aligned else "bold red",
+    )
+    yield from bullets("Warnings", report.warnings, "yellow")
+
+
+def _cosine(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.8f}"
+
+
+def _cards_parts(report: CardsReport) -> Iterator[RenderableType]:
+    rows = [
+        (
+            card.name,
+            card.cores,
+            digits(card.clock_hz / 1e9),
+            _tera(card.peak_ops_per_s.get("bf16")),
+            _tera(card.peak_ops_per_s.get("int8")),
+            f"{card.hbm_capacity_bytes / 2**30:.0f}",
+            _tera(card.hbm_bandwidth_bytes_per_s),
+            f"{card.link_ports} x {digits(card.link_bandwidth_bytes_per_s / 1e9)}",
+            f"{card.node_cards}",
+        )
+        for card in report.cards
+    ]
+    columns = ("card", "cores", "GHz", "bf16\nTOPS", "int8\nTOPS", "HBM\nGiB", "HBM\nTB/s", "links\nGB/s", "a node")
+    yield table("Cards", columns, rows)
+    yield ""
+    said = [f"{c.name}: {c.assumed_numbers} of {c.numbers} numbers are assumed" for c in report.cards]
+    yield from bullets("What they rest on (`siltwin cards NAME` shows every number and its source)", said)
+
+
+def _tera(value: int | None) -> str:
+    return NONE if value is None else digits(value / 1e12)
+
+
+def _card_parts(detail: CardDetail) -> Iterator[RenderableType]:
+    yield Text(plain(f"{detail.summary.name}: {detail.summary.description}"), style="bold")
+    yield Text("Any value may be changed for a run: --set PATH=VALUE", style="dim")
+    yield ""
+    rows = [
+        (path, _value(value), evidence.evidence if evidence else NONE, evidence.source if evidence else "")
+        for path, value, evidence in detail.rows()
+    ]
+    yield table("Every number and what it rests on", ("|path", "<value", "|evidence", "<source"), rows)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {_value(entry)}" for key, entry in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(_value(entry) for entry in value)
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+
+
+def _models_parts(report: ModelsReport) -> Iterator[RenderableType]:
+    ready = [entry for entry in report.models if entry.facts]
+    rows = [
+        (entry.name, entry.family, "shipped" if entry.has_weights else "random", *_sizes(entry.facts))
+        for entry in ready
+        if entry.facts
+    ]
+    yield table("Models that run", ("|name", "<family", "<weights", "parameters", "layers", "KV B/token"), rows)
+    refused = [entry for entry in report.models if not entry.facts]
+    if refused:
+        yield ""
+        why = [(entry.name, entry.family, _reason(entry.why_not or NONE)) for entry in refused]
+        yield table("Known and refused", ("|name", "<family", "<why"), why)
+
+
+def _reason(why_not: str) -> str:
+    """A refusal without what the row and the table around it say already."""
+    return why_not.partition(" is not supported: ")[2].partition("; known: ")[0] or why_not
+
+
+def _sizes(facts: FactsPart) -> tuple[str, str, str]:
+    return f"{facts.total_params:,}", f"{facts.num_layers}", f"{facts.kv_bytes_per_token:,}"
+
+
+def _model_parts(report: ModelsReport) -> Iterator[RenderableType]:
+    entry = report.models[0]
+    assert entry.facts is not None
+    yield Text(plain(entry.name), style="bold")
+    facts = entry.facts.model_dump(exclude={"blocks"})
+    rows: list[tuple[str, str]] = [(name, _value(value)) for name, value in facts.items()]
+    yield table("Facts", ("fact", "<value"), rows + [("source", entry.source or NONE)])
+    yield from bullets("Blocks", entry.facts.blocks)
