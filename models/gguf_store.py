@@ -76,7 +76,7 @@ class GgufStore:
         """The slice in storage form; only the rows and blocks it touches are dequantised."""
         tensor = self._tensor(name)
         if len(tensor.shape) == 1:
-            values = self._decode(tensor, self._blocks(tensor))[start:stop]
+            values = self._decode(tensor, self._blocks(tensor))[self._rows(name, tensor, start, stop)]
         elif axis == 0:
             values = self._decode(tensor, self._blocks(tensor)[self._rows(name, tensor, start, stop)])
         else:

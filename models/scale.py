@@ -13,6 +13,7 @@ from .model_config import ModelConfig
 LONGEST_TEST = 128  # tokens a scaled model must be able to hold
 LONGEST_PROMPT = 64  # windows and original lengths stay below this, so that a test prompt crosses them
 _HEAD_DIMS = (10, 12, 14, 18, 20)  # even for rope, and no powers of two
+_MANY_HEADS, _SMALL_HEAD_DIMS = 9, (6, 10, 12)  # a high ratio of heads to kv heads makes many heads
 _ODD_WIDTHS = (11, 13, 17, 19)  # times 12: any tp of 1, 2, 3, 4, 6 and 12 divides, and no power of two hides a bug
 
 
@@ -29,7 +30,7 @@ def scaled(config: ModelConfig, seed: int = 0) -> ModelConfig:
     raw = config.to_hf()
     windows = _shrink_windows(scaled_pattern(config.windows), draw)
     heads, kv_heads = _heads(config, draw)
-    head_dim = draw.choice(_HEAD_DIMS)
+    head_dim = draw.choice(_SMALL_HEAD_DIMS if heads > _MANY_HEADS else _HEAD_DIMS)
     width = heads * head_dim
     if config.hidden_size != config.num_heads * config.head_dim:
         width += heads * 2 * draw.choice((1, 3))

@@ -41,9 +41,10 @@ class Tokenizer:
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a plain text, with the special tokens the model expects around it."""
         try:
-            ids = list(self.backend.encode(text, add_special_tokens=add_special_tokens).ids)
+            text.encode("utf-8")
         except UnicodeEncodeError:
             raise ConfigError(f"prompt {short(text)} is no valid Unicode text (a lone surrogate)") from None
+        ids = list(self.backend.encode(text, add_special_tokens=add_special_tokens).ids)
         return [*self.prefix_ids, *ids, *self.suffix_ids] if add_special_tokens else ids
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
