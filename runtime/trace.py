@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TextIO
 
@@ -43,23 +43,25 @@ class TracedSpan(Protocol):
     def late(self) -> int: ...
 
 
+NamedSpan = tuple[TracedSpan, str, str]  # a span, the block it belongs to, and its instruction as text
+
+
 @dataclass(frozen=True)
 class TraceNames:
-    """What rows and events are called: a label a rank, the steps, and (block, instruction text) of a span."""
+    """What stands beside the spans: a label a rank, and the steps."""
 
     cards: Mapping[int, str]
     steps: Sequence[StepReport]
-    block_of: Callable[[Any], tuple[str, str]]
 
     @classmethod
-    def of(cls, report: Report, block_of: Callable[[Any], tuple[str, str]]) -> TraceNames:
+    def of(cls, report: Report) -> TraceNames:
         """The names that a report gives."""
         labels = {card.rank: f"card {card.rank}: {report.card.name}, stage {card.stage}" for card in report.cards}
-        return cls(labels, report.steps, block_of)
+        return cls(labels, report.steps)
 
 
 def chrome_trace(
-    spans: Iterable[TracedSpan], memory_histories: Mapping[int, MemoryHistory], names: TraceNames
+    spans: Iterable[NamedSpan], memory_histories: Mapping[int, MemoryHistory], names: TraceNames
 ) -> dict[str, Any]:
     """The trace as one JSON object; see `trace_events` for what is in it."""
     return {
@@ -70,7 +72,7 @@ def chrome_trace(
 
 
 def write_trace(
-    file: TextIO, spans: Iterable[TracedSpan], memory_histories: Mapping[int, MemoryHistory], names: TraceNames
+    file: TextIO, spans: Iterable[NamedSpan], memory_histories: Mapping[int, MemoryHistory], names: TraceNames
 ) -> None:
     """Write the same JSON object an event a line, without holding it in memory."""
     other = json.dumps({"siltwin_version": siltwin_version()})
@@ -83,7 +85,7 @@ def write_trace(
 
 
 def trace_events(
-    spans: Iterable[TracedSpan], memory_histories: Mapping[int, MemoryHistory], names: TraceNames
+    spans: Iterable[NamedSpan], memory_histories: Mapping[int, MemoryHistory], names: TraceNames
 ) -> Iterator[Event]:
     """The events of a trace, one after the other.
 
@@ -94,7 +96,7 @@ def trace_events(
     yield from _step_events(names.steps)
     rows: dict[tuple[int, str], int] = {}
     named: set[int] = set()
-    for span in spans:
+    for span, block, instruction in spans:
         if span.card not in named:
             named.add(span.card)
             yield from _card_metadata(span.card, names)
@@ -103,7 +105,7 @@ def trace_events(
             used = sum(1 for card, _ in rows if card == span.card)
             row = rows[span.card, span.queue] = _tid(_pid(span.card), used)
             yield from _row_metadata(_pid(span.card), row, span.queue, used)
-        yield _span_event(span, row, names)
+        yield _span_event(span, row, block, instruction)
     for rank, history in sorted(memory_histories.items()):
         if rank not in named:
             yield from _card_metadata(rank, names)
@@ -161,8 +163,7 @@ def _step_events(steps: Sequence[StepReport]) -> Iterator[Event]:
         yield _complete(name, step.kind, STEPS_PID, _tid(STEPS_PID, 0), times_ps, args)
 
 
-def _span_event(span: TracedSpan, tid: int, names: TraceNames) -> Event:
-    block, instruction = names.block_of(span)
+def _span_event(span: TracedSpan, tid: int, block: str, instruction: str) -> Event:
     args: Event = {
         "block": block,
         "instruction": instruction,

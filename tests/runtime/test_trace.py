@@ -34,6 +34,7 @@ SPANS = [
     TestSpan(1, "link", 0, 1, "ALL_REDUCE", 4_000_003, 4_000_003, 9_123_456, "link"),
     TestSpan(0, "tensor", 1, 0, "MATMUL", 4_000_001, 9_123_456, 9_123_456, "dispatch"),
 ]
+NAMED = [(span, "layer", f"{span.mnemonic} x, y") for span in SPANS]
 STEPS = [
     StepReport(
         index=0,
@@ -50,7 +51,7 @@ STEPS = [
 
 def names() -> TraceNames:
     labels = {0: "card 0: ascend-910b2, stage 0", 1: "card 1: ascend-910b2, stage 0"}
-    return TraceNames(labels, STEPS, lambda span: ("layer", f"{span.mnemonic} x, y"))
+    return TraceNames(labels, STEPS)
 
 
 def history() -> list[tuple[int, int, str]]:
@@ -65,7 +66,7 @@ def history() -> list[tuple[int, int, str]]:
 
 
 def trace() -> dict[str, Any]:
-    return json.loads(json.dumps(chrome_trace(SPANS, {0: history()}, names())))
+    return json.loads(json.dumps(chrome_trace(NAMED, {0: history()}, names())))
 
 
 def events(phase: str) -> list[dict[str, Any]]:
@@ -103,7 +104,7 @@ def test_microseconds_are_the_exact_decimal_of_the_picoseconds() -> None:
 @given(st.integers(0, 10**15 - 1), st.integers(0, 10**12))
 def test_text_of_a_time_is_exact_up_to_a_thousand_seconds(start_ps: int, length_ps: int) -> None:
     span = TestSpan(0, "tensor", 0, 0, "ADD", start_ps, start_ps, start_ps + length_ps, "hbm")
-    text = json.dumps(chrome_trace([span], {}, TraceNames({}, [], lambda s: ("b", "i"))))
+    text = json.dumps(chrome_trace([(span, "b", "i")], {}, TraceNames({}, [])))
     event = json.loads(text, parse_float=Decimal)["traceEvents"][-1]
     assert event["ts"] * 10**6 == start_ps
     assert event["dur"] * 10**6 == length_ps
@@ -153,18 +154,18 @@ def test_the_memory_counter_follows_the_allocator_and_shows_a_peak_of_no_duratio
 
 
 def test_a_card_without_spans_still_shows_its_memory() -> None:
-    found = chrome_trace([], {4: [(0, 8, "weight")]}, TraceNames({}, [], lambda s: ("", "")))["traceEvents"]
+    found = chrome_trace([], {4: [(0, 8, "weight")]}, TraceNames({}, []))["traceEvents"]
     assert {e["pid"] for e in found} == {1, 6}
     assert [e["args"] for e in found if e["ph"] == "C"] == [{"weight": 8}]
 
 
 def test_the_written_file_is_the_same_trace() -> None:
     file = io.StringIO()
-    write_trace(file, SPANS, {0: history()}, names())
+    write_trace(file, NAMED, {0: history()}, names())
     assert json.loads(file.getvalue()) == trace()
 
 
 def test_an_empty_run_is_still_a_trace() -> None:
     file = io.StringIO()
-    write_trace(file, [], {}, TraceNames({}, [], lambda s: ("", "")))
+    write_trace(file, [], {}, TraceNames({}, []))
     assert json.loads(file.getvalue())["traceEvents"][0]["args"] == {"name": "steps"}
