@@ -1,0 +1,203 @@
+"""ATTENTION over a paged cache: decode reads the cache's own bytes, prefill gathers a head and calls BLAS by blocks."""
+
+# mypy: allow-untyped-defs, allow-untyped-calls
+
+from __future__ import annotations
+
+import numpy as np
+
+from .inline import REORDER, exp, kernel, rounded, value_of
+
+DECODE_QUERIES = 2  # up to so many new tokens a sequence is read in place instead of gathered
+QUERY_BLOCK = 128
+KEY_BLOCK = 512
+
+LENGTHS, TABLE_SHORT, PAGE, TOKENS = 1, 2, 3, 4  # what check_attention finds wrong
+
+
+@kernel
+def check_attention(q_lens, kv_lens, tables, pages, page_tokens, tokens):
+    """(0, 0, 0), or what is wrong, with which sequence, at which entry of its table."""
+    total = 0
+    for b in range(q_lens.size):
+        queries, length = q_lens[b], kv_lens[b]
+        if queries < 0 or length < queries:
+            return LENGTHS, b, 0
+        needed = (length + page_tokens - 1) // page_tokens
+        if needed > tables.shape[1]:
+            return TABLE_SHORT, b, 0
+        for entry in range(needed):
+            if tables[b, entry] < 0 or tables[b, entry] >= pages:
+                return PAGE, b, entry
+        total += queries
+    return (TOKENS, 0, total) if total != tokens else (0, 0, 0)
+
+
+@kernel(fastmath=REORDER)
+def _score(q, g, cache, row, at, size):
+    total = np.float32(0)
+    for i in range(size):
+        total += q[g, i] * value_of(cache[row, at + i])
+    return total
+
+
+@kernel
+def _add_scaled(out, g, weight, cache, row, at):
+    for i in range(out.shape[1]):
+        out[g, i] += weight * value_of(cache[row, at + i])
+
+
+@kernel(fastmath={"reassoc", "nsz", "nnan"})
+def _largest(scores, first, last):
+    best = np.float32(-np.inf)
+    for j in range(first, last):
+        best = max(best, scores[j])
+    return best
+
+
+@kernel(fastmath={"reassoc", "nsz"})
+def _exponentials(scores, first, last, best):
+    """scores[first:last] become exp(score - best), unnormalised; returns their sum."""
+    total = np.float32(0)
+    for j in range(first, last):
+        weight = exp(scores[j] - best)
+        scores[j] = weight
+        total += weight
+    return total
+
+
+@kernel
+def _decode(dst, dst0, q, q0, cache, key0, value0, table, page_tokens, position, first_key, t, head, heads,
+            qk_dim, v_dim, scale):  # fmt: skip
+    """One query of `heads` heads from `head` on, all of one key head, over keys first_key..position."""
+    queries = np.empty((heads, qk_dim), np.float32)
+    for g in range(heads):
+        for i in range(qk_dim):
+            queries[g, i] = value_of(q[t, q0 + (head + g) * qk_dim + i])
+    scores = np.empty((heads, position + 1 - first_key), np.float32)
+    for j in range(first_key, position + 1):
+        row = table[j // page_tokens] * page_tokens + j % page_tokens
+        for g in range(heads):
+            scores[g, j - first_key] = _score(queries, g, cache, row, key0, qk_dim) * scale
+    out = np.zeros((heads, v_dim), np.float32)
+    totals = np.empty(heads, np.float32)
+    for g in range(heads):
+        width = scores.shape[1]
+        totals[g] = _exponentials(scores[g], 0, width, _largest(scores[g], 0, width))
+    for j in range(first_key, position + 1):
+        row = table[j // page_tokens] * page_tokens + j % page_tokens
+        for g in range(heads):
+            _add_scaled(out, g, scores[g, j - first_key], cache, row, value0)
+    for g in range(heads):
+        for i in range(v_dim):
+            dst[t, dst0 + (head + g) * v_dim + i] = rounded(dst, out[g, i] / totals[g])
+
+
+@kernel
+def _gather(out, cache, at, table, page_tokens, first_key, last_key):
+    for j in range(first_key, last_key):
+        row = table[j // page_tokens] * page_tokens + j % page_tokens
+        for i in range(out.shape[1]):
+            out[j - first_key, i] = value_of(cache[row, at + i])
+
+
+@kernel
+def _softmax_block(scores, r, first, last, largest, totals):
+    """Online softmax of one row of a block whose visible keys are first..last; returns what older sums shrink by."""
+    row = scores[r]
+    for j in range(first):
+        row[j] = np.float32(0)
+    for j in range(max(last, 0), row.size):
+        row[j] = np.float32(0)
+    if last <= first:
+        return np.float32(1)
+    best = max(largest[r], _largest(row, first, last))
+    shrink = exp(largest[r] - best)
+    totals[r] = totals[r] * shrink + _exponentials(row, first, last, best)
+    largest[r] = best
+    return shrink
+
+
+@kernel
+def _query_block(queries, keys, values, out, position, first_key, window):
+    """out = softmax(queries @ keys^T) @ values for a block whose first query stands at `position`.
+
+    keys[0] stands at first_key. Key blocks follow one another with a running maximum (online softmax).
+    """
+    rows, v_dim = queries.shape[0], values.shape[1]
+    largest = np.full(rows, np.float32(-np.inf))
+    totals = np.zeros(rows, np.float32)
+    out[:, :] = np.float32(0)
+    room = np.empty(rows * KEY_BLOCK, np.float32)
+    part = np.empty((rows, v_dim), np.float32)
+    start = max(first_key, position - window + 1) if window > 0 else first_key
+    for low in range(start, position + rows, KEY_BLOCK):
+        high = min(low + KEY_BLOCK, position + rows)
+        scores = room[: rows * (high - low)].reshape(rows, high - low)
+        np.dot(queries, keys[low - first_key : high - first_key].T, scores)
+        for r in range(rows):
+            seen = position + r
+            first = max(low, seen - window + 1) - low if window > 0 else 0
+            first = min(first, high - low)
+            shrink = _softmax_block(scores, r, first, min(high, seen + 1) - low, largest, totals)
+            if shrink != np.float32(1):
+                for i in range(v_dim):
+                    out[r, i] *= shrink
+        np.dot(scores, values[low - first_key : high - first_key], part)
+        for r in range(rows):
+            for i in range(v_dim):
+                out[r, i] += part[r, i]
+    for r in range(rows):
+        for i in range(v_dim):
+            out[r, i] /= totals[r]
+
+
+@kernel
+def _prefill(dst, dst0, q, q0, keys, values, length, count, t, head, window, scale, first_key):
+    """All `count` new tokens of one head of one sequence, a block of queries at a time."""
+    qk_dim, v_dim = keys.shape[1], values.shape[1]
+    for block in range(0, count, QUERY_BLOCK):
+        rows = min(QUERY_BLOCK, count - block)
+        queries = np.empty((rows, qk_dim), np.float32)
+        out = np.empty((rows, v_dim), np.float32)
+        for r in range(rows):
+            for i in range(qk_dim):
+                queries[r, i] = value_of(q[t + block + r, q0 + head * qk_dim + i]) * scale
+        _query_block(queries, keys, values, out, length - count + block, first_key, window)
+        for r in range(rows):
+            for i in range(v_dim):
+                dst[t + block + r, dst0 + head * v_dim + i] = rounded(dst, out[r, i])
+
+
+@kernel
+def attention(dst, dst0, q, q0, cache, cache0, page_tokens, tables, q_lens, kv_lens, heads, kv_heads, qk_dim, v_dim,
+              scale, window, first, last):  # fmt: skip
+    """Units first..last of a batch; a unit is one query head of one sequence, so how they are cut changes nothing."""
+    group, t, values_at = heads // kv_heads, 0, cache0 + kv_heads * qk_dim
+    for b in range(q_lens.size):
+        queries, length = q_lens[b], kv_lens[b]
+        low, high = max(first - b * heads, 0), min(last - b * heads, heads)
+        oldest = max(0, length - queries - window + 1) if window > 0 else 0
+        if 0 < queries <= DECODE_QUERIES:
+            for n in range(queries):
+                position = length - queries + n
+                first_key = max(0, position - window + 1) if window > 0 else 0
+                head = low
+                while head < high:
+                    joint = min((head // group + 1) * group, high) - head
+                    kv = head // group
+                    _decode(dst, dst0, q, q0, cache, cache0 + kv * qk_dim, values_at + kv * v_dim, tables[b],
+                            page_tokens, position, first_key, t + n, head, joint, qk_dim, v_dim, scale)  # fmt: skip
+                    head += joint
+        elif queries > 0 and low < high:
+            keys = np.empty((length - oldest, qk_dim), np.float32)
+            values = np.empty((length - oldest, v_dim), np.float32)
+            held = -1
+            for head in range(low, high):
+                if head // group != held:
+                    held = head // group
+                    _gather(keys, cache, cache0 + held * qk_dim, tables[b], page_tokens, oldest, length)
+                    _gather(values, cache, values_at + held * v_dim, tables[b], page_tokens, oldest, length)
+                _prefill(dst, dst0, q, q0, keys, values, length, queries, t, head, window, scale, oldest)
+        t += queries
+    return -1

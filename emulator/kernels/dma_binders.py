@@ -1,0 +1,107 @@
+"""Binders of the dma engines and the host link: COPY, GATHER, SCATTER, EMBEDDING, HOST_LOAD and HOST_STORE."""
+
+from __future__ import annotations
+
+from ...isa.dma import COPY, EMBEDDING, GATHER, HOST_LOAD, HOST_STORE, SCATTER
+from ...isa.errors import NotYetError, ProgramError
+from ...isa.instruction import Instruction
+from ...isa.meaning import ArrayMemory
+from ...isa.operands import Ref
+from . import moves
+from .binding import FLOATS, Operand, Thunk, integers, kernel_of, operand, out_of_range
+from .conversion import conversion
+from .threads import over_rows
+
+
+@kernel_of(COPY)
+def bind_copy(i: COPY, memory: ArrayMemory) -> Thunk:
+    """dst = src."""
+    return conversion(i, memory, i.dst, i.src)
+
+
+@kernel_of(HOST_LOAD)
+def bind_host_load(i: HOST_LOAD, memory: ArrayMemory) -> Thunk:
+    """Device memory = host memory."""
+    return conversion(i, memory, i.dst, i.src)
+
+
+@kernel_of(HOST_STORE)
+def bind_host_store(i: HOST_STORE, memory: ArrayMemory) -> Thunk:
+    """Host memory = device memory."""
+    return conversion(i, memory, i.dst, i.src)
+
+
+def _rows(instruction: Instruction, memory: ArrayMemory, dst: Ref, src: Ref) -> tuple[Operand, Operand]:
+    """Two operands between which rows move; converting only among the float types that kernels know."""
+    target, source = operand(instruction, memory, dst), operand(instruction, memory, src)
+    if target.cols != source.cols:
+        raise ProgramError(
+            f"{instruction.mnemonic}: rows of {source.cols} into rows of {target.cols} (in: {instruction})"
+        )
+    if target.dtype is not source.dtype and not {target.dtype, source.dtype} <= set(FLOATS):
+        raise NotYetError(
+            f"{instruction.mnemonic}: no kernel converts {source.dtype} to {target.dtype} on the way; move and cast "
+            f"in two instructions (in: {instruction})"
+        )
+    return target, source
+
+
+@kernel_of(GATHER)
+def bind_gather(i: GATHER, memory: ArrayMemory) -> Thunk:
+    """dst[i] = src[index[i]]."""
+    dst, src = _rows(i, memory, i.dst, i.src)
+    index = integers(i, memory, i.index)
+    if dst.count != len(index):
+        raise ProgramError(f"gather: {len(index)} indices into dst of {list(dst.shape)} (in: {i})")
+    arguments = (dst.rows, dst.start, src.rows, src.start, dst.cols, index)
+
+    def run(first: int, last: int) -> int:
+        return int(moves.gather(*arguments, first, last))
+
+    def thunk() -> None:
+        bad = over_rows(run, len(index), dst.count * dst.cols)
+        if bad >= 0:
+            raise out_of_range(i, "index", index, bad, src.count)
+
+    return thunk
+
+
+@kernel_of(SCATTER)
+def bind_scatter(i: SCATTER, memory: ArrayMemory) -> Thunk:
+    """dst[index[i]] = src[i]; nothing is written when an index is out of range."""
+    dst, src = _rows(i, memory, i.dst, i.src)
+    index = integers(i, memory, i.index)
+    if src.count != len(index):
+        raise ProgramError(f"scatter: {len(index)} indices for {src.count} rows (in: {i})")
+    arguments = (dst.rows, dst.start, src.rows, src.start, dst.cols, index)
+
+    def thunk() -> None:
+        bad, repeated = moves.check_scatter(index, dst.count)
+        if bad >= 0:
+            raise out_of_range(i, "index", index, bad, dst.count)
+        if repeated >= 0:
+            raise ProgramError(
+                f"scatter: index[{repeated}] is {index[repeated]} again, so order would matter (in: {i})"
+            )
+        moves.scatter(*arguments)
+
+    return thunk
+
+
+@kernel_of(EMBEDDING)
+def bind_embedding(i: EMBEDDING, memory: ArrayMemory) -> Thunk:
+    """dst[t] = table[ids[t] - first], zeros outside this card's part."""
+    dst, table = _rows(i, memory, i.dst, i.table)
+    ids = integers(i, memory, i.ids)
+    if dst.count != len(ids):
+        raise ProgramError(f"embedding: {len(ids)} ids for dst of {list(dst.shape)} (in: {i})")
+    zero = dst.rows.dtype.type(0)
+    arguments = (dst.rows, dst.start, table.rows, table.start, dst.cols, ids, i.first, zero)
+
+    def run(first: int, last: int) -> int:
+        return int(moves.embedding(*arguments, first, last))
+
+    def thunk() -> None:
+        over_rows(run, dst.count, dst.count * dst.cols)
+
+    return thunk

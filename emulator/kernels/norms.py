@@ -1,0 +1,86 @@
+"""RMSNORM, ADD_RMSNORM and LAYERNORM, rounding where the meaning rounds."""
+
+# mypy: allow-untyped-defs, allow-untyped-calls
+
+from __future__ import annotations
+
+import numpy as np
+
+from .inline import REORDER, kernel, rounded, value_of
+
+
+@kernel(fastmath=REORDER)
+def _mean_square(run):
+    total = np.float32(0)
+    for i in range(run.size):
+        total += run[i] * run[i]
+    return total / np.float32(run.size)
+
+
+@kernel(fastmath=REORDER)
+def _mean(run):
+    total = np.float32(0)
+    for i in range(run.size):
+        total += run[i]
+    return total / np.float32(run.size)
+
+
+@kernel
+def _normalise(dst, dst0, x, r, at, run, weight, eps, plus_one):
+    """One run: x / rms is rounded to x's dtype before the weight, unless the weight is 1 + w."""
+    rms = np.sqrt(_mean_square(run) + eps)
+    if plus_one:
+        for i in range(run.size):
+            scale = value_of(weight[i]) + np.float32(1)
+            dst[r, dst0 + at + i] = rounded(dst, run[i] / rms * scale)
+    else:
+        for i in range(run.size):
+            normal = value_of(rounded(x, run[i] / rms))
+            dst[r, dst0 + at + i] = rounded(dst, normal * value_of(weight[i]))
+
+
+@kernel
+def rmsnorm(dst, dst0, x, x0, cols, weight, eps, plus_one, first, last):
+    """Rows first..last: every run of len(weight) elements divided by its root mean square, times the weight."""
+    run = np.empty(weight.size, np.float32)
+    for r in range(first, last):
+        for at in range(0, cols, weight.size):
+            for i in range(weight.size):
+                run[i] = value_of(x[r, x0 + at + i])
+            _normalise(dst, dst0, x, r, at, run, weight, eps, plus_one)
+    return -1
+
+
+@kernel
+def add_rmsnorm(dst, dst0, x, x0, delta, delta0, cols, weight, eps, plus_one, first, last):
+    """Rows first..last: x += delta, rounded; then the norm of the new x."""
+    run = np.empty(weight.size, np.float32)
+    for r in range(first, last):
+        for at in range(0, cols, weight.size):
+            for i in range(weight.size):
+                total = rounded(x, value_of(x[r, x0 + at + i]) + value_of(delta[r, delta0 + at + i]))
+                x[r, x0 + at + i] = total
+                run[i] = value_of(total)
+            _normalise(dst, dst0, x, r, at, run, weight, eps, plus_one)
+    return -1
+
+
+@kernel
+def layernorm(dst, dst0, x, x0, weight, bias, eps, first, last):
+    """Rows first..last: (x - mean) / sqrt(variance + eps) * weight (+ bias); `bias` is empty when there is none."""
+    run = np.empty(weight.size, np.float32)
+    for r in range(first, last):
+        for i in range(weight.size):
+            run[i] = value_of(x[r, x0 + i])
+        mean = _mean(run)
+        for i in range(weight.size):
+            run[i] -= mean
+        deviation = np.sqrt(_mean_square(run) + eps)
+        if bias.size > 0:
+            for i in range(weight.size):
+                normal = run[i] / deviation * value_of(weight[i])
+                dst[r, dst0 + i] = rounded(dst, normal + value_of(bias[i]))
+        else:
+            for i in range(weight.size):
+                dst[r, dst0 + i] = rounded(dst, run[i] / deviation * value_of(weight[i]))
+    return -1

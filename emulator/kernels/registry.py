@@ -1,0 +1,11 @@
+"""The table of kernels: importing this file binds every instruction of the tensor, vector, dma and host units."""
+
+from __future__ import annotations
+
+from . import dma_binders, tensor_binders, vector_binders
+from .binding import KERNELS, Binder, Thunk
+from .threads import host_threads, set_host_threads
+
+MODULES = (tensor_binders, vector_binders, dma_binders)
+
+__all__ = ["KERNELS", "MODULES", "Binder", "Thunk", "host_threads", "set_host_threads"]

@@ -1,0 +1,507 @@
+"""Every kernel equals its instruction's NumPy meaning, over dtypes, shapes, column slices and odd sizes."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from siltwin.emulator.kernels.registry import KERNELS
+from siltwin.isa import registry as instructions
+from siltwin.isa.dma import COPY, EMBEDDING, GATHER, HOST_LOAD, HOST_STORE, SCATTER
+from siltwin.isa.dtype import BF16, DTYPES, FP16, FP32, INT32, INT64, DType, decode, encode
+from siltwin.isa.errors import NotYetError, ProgramError
+from siltwin.isa.instruction import Instruction, TensorType
+from siltwin.isa.meaning import ArrayMemory
+from siltwin.isa.operands import Ref
+from siltwin.isa.program import Binding, Block
+from siltwin.isa.tensor import ATTENTION, MATMUL
+from siltwin.isa.vector import (
+    ADD,
+    ADD_RMSNORM,
+    ARGMAX,
+    CAST,
+    GATED,
+    LAYERNORM,
+    RMSNORM,
+    ROPE,
+    SAMPLE,
+    SCALE,
+    SOFTMAX,
+)
+from siltwin.isa.work import Unit
+
+Arrays = dict[str, np.ndarray]
+FLOATS = [FP32, BF16, FP16]
+FP8 = DTYPES["fp8_e4m3"]
+
+
+@dataclass
+class Case:
+    """An instruction over named storage arrays, with how close kernel and meaning must be."""
+
+    instruction: Instruction
+    kinds: dict[str, DType]
+    arrays: Arrays
+    ulps: float = 1.0  # of each element's own dtype; fp32 elements get `fp32_ulps`
+    fp32_ulps: float = 6.0
+    floor: float = 1e-6  # absolute differences below this times the largest magnitude are rounding noise of sums
+    exact: bool = False
+    extents: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def memory(self, arrays: Arrays) -> ArrayMemory:
+        params = tuple((name, TensorType(self.kinds[name], array.shape)) for name, array in arrays.items())
+        return ArrayMemory(Block("b", params, (), ()), {}, Binding(self.extents, {}), arrays)
+
+    def check(self) -> None:
+        ours = {name: array.copy() for name, array in self.arrays.items()}
+        meant = {name: array.copy() for name, array in self.arrays.items()}
+        KERNELS[self.instruction.mnemonic](self.instruction, self.memory(ours))()
+        self.instruction.execute(self.memory(meant))
+        for name, kind in self.kinds.items():
+            got, want = decode(ours[name], kind), decode(meant[name], kind)
+            if self.exact or not kind.is_float:
+                np.testing.assert_array_equal(got, want, err_msg=f"{name} of {self.instruction}")
+            else:
+                self._compare(name, kind, got, want)
+
+    def _compare(self, name: str, kind: DType, got: np.ndarray, want: np.ndarray) -> None:
+        finite = np.isfinite(want)
+        np.testing.assert_array_equal(got[~finite], want[~finite], err_msg=name)
+        got, want = got[finite].astype(np.float64), want[finite].astype(np.float64)
+        if not want.size:
+            return
+        epsilon = {"fp32": 2.0**-23, "bf16": 2.0**-7, "fp16": 2.0**-10}[kind.name]
+        allowed = (self.fp32_ulps if kind is FP32 else self.ulps) * epsilon * np.abs(want)
+        allowed += self.floor * np.abs(want).max() + (2.0**-24 if kind is FP16 else 0)
+        worst = np.argmax(np.abs(got - want) - allowed)
+        assert np.abs(got[worst] - want[worst]) <= allowed[worst], (
+            f"{name} of {self.instruction}: {got[worst]} for {want[worst]}"
+        )
+
+
+def numbers(rng: np.random.Generator, dtype: DType, *shape: int) -> np.ndarray:
+    """Random storage of a dtype, about normal."""
+    return encode(rng.standard_normal(shape).astype(np.float32), dtype)
+
+
+def build(instruction: Instruction, entries: Mapping[str, tuple[DType, np.ndarray]], **options: Any) -> Case:
+    return Case(
+        instruction, {n: kind for n, (kind, _) in entries.items()}, {n: a for n, (_, a) in entries.items()}, **options
+    )
+
+
+def matmul(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    k = 2 * n + 3
+    entries = {"o": (d, numbers(rng, d, m, n)), "a": (d, numbers(rng, d, m, k)), "w": (d, numbers(rng, d, n, k))}
+    bias = None
+    if m % 2:
+        entries["b"], bias = (d, numbers(rng, d, n)), Ref("b")
+    return build(MATMUL(Ref("o"), Ref("a"), Ref("w"), bias), entries, fp32_ulps=16)
+
+
+def rmsnorm(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    heads = 1 if m % 2 else 3
+    entries = {
+        "o": (d, numbers(rng, d, m, n * heads)),
+        "x": (d, numbers(rng, d, m, n * heads)),
+        "w": (d, numbers(rng, d, n)),
+    }
+    return build(RMSNORM(Ref("o"), Ref("x"), Ref("w"), 1e-5, m % 3 == 0), entries, ulps=2)
+
+
+def add_rmsnorm(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    entries = {name: (d, numbers(rng, d, m, n)) for name in ("o", "x", "y")} | {"w": (d, numbers(rng, d, n))}
+    return build(ADD_RMSNORM(Ref("o"), Ref("x"), Ref("y"), Ref("w"), 1e-6, m % 2 == 0), entries, ulps=2)
+
+
+def layernorm(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    entries = {name: (d, numbers(rng, d, m, n)) for name in ("o", "x")}
+    entries |= {name: (d, numbers(rng, d, n)) for name in ("w", "b")}
+    bias = Ref("b") if m % 2 else None
+    return build(LAYERNORM(Ref("o"), Ref("x"), Ref("w"), bias, 1e-5), entries)
+
+
+def rope(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    head, rotary = 2 * n + 2, 2 * max(1, n // 2)
+    entries = {
+        "x": (d, numbers(rng, d, m, 3 * head)),
+        "c": (FP32, numbers(rng, FP32, 50, rotary // 2)),
+        "s": (FP32, numbers(rng, FP32, 50, rotary // 2)),
+        "p": (INT32, rng.integers(0, 50, m).astype(np.int32)),
+    }
+    instruction = ROPE(Ref("x"), Ref("c"), Ref("s"), Ref("p"), head, rotary, m % 2 == 0)
+    return build(instruction, entries, exact=True)
+
+
+def gated(kind: Any) -> Callable[[np.random.Generator, DType, int, int], Case]:
+    def make(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+        entries = {"o": (d, numbers(rng, d, m, n)), "x": (d, numbers(rng, d, m, 2 * n))}
+        return build(GATED(Ref("o"), Ref("x"), kind), entries)
+
+    return make
+
+
+def add(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    entries = {name: (d, numbers(rng, d, m, n)) for name in "oab"}
+    return build(ADD(Ref("o"), Ref("a"), Ref("b")), entries, exact=True)
+
+
+def scale(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    return build(SCALE(Ref("o"), Ref("x"), 0.37), {name: (d, numbers(rng, d, m, n)) for name in ("o", "x")}, exact=True)
+
+
+def softmax(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    return build(SOFTMAX(Ref("o"), Ref("x")), {name: (d, numbers(rng, d, m, n)) for name in ("o", "x")})
+
+
+def argmax(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    x = encode(rng.integers(-3, 4, (m, n)).astype(np.float32), d)  # ties
+    return build(ARGMAX(Ref("o"), Ref("x")), {"o": (INT32, np.full(m, -1, np.int32)), "x": (d, x)})
+
+
+def sample(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    entries = {
+        "o": (INT32, np.full(m, -1, np.int32)),
+        "x": (d, numbers(rng, d, m, n)),
+        "k": (INT64, rng.integers(-(2**63), 2**63, m)),
+    }
+    top_k, top_p = [(0, 1.0), (1, 1.0), (5, 0.8), (0, 0.5), (1000, 0.999)][(m + n) % 5]
+    return build(SAMPLE(Ref("o"), Ref("x"), Ref("k"), 0.7, top_k, top_p), entries)
+
+
+def move(instruction: type[COPY] | type[HOST_LOAD] | type[HOST_STORE]) -> Callable[..., Case]:
+    def make(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+        return build(
+            instruction(Ref("o"), Ref("x")), {name: (d, numbers(rng, d, m, n)) for name in ("o", "x")}, exact=True
+        )
+
+    return make
+
+
+def cast(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    other = FLOATS[(FLOATS.index(d) + 1 + m % 2) % 3]
+    return build(
+        CAST(Ref("o"), Ref("x")), {"o": (other, numbers(rng, other, m, n)), "x": (d, numbers(rng, d, m, n))}, exact=True
+    )
+
+
+def gather(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    entries = {
+        "o": (d, numbers(rng, d, m, n)),
+        "x": (d, numbers(rng, d, 7, n)),
+        "i": (INT32, rng.integers(0, 7, m).astype(np.int32)),
+    }
+    return build(GATHER(Ref("o"), Ref("x"), Ref("i")), entries, exact=True)
+
+
+def scatter(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    index = rng.permutation(2 * m)[:m].astype(np.int32)
+    index[::3] = -1
+    other = BF16 if d is FP32 else d
+    entries = {
+        "o": (other, numbers(rng, other, m, 2, n)),
+        "x": (d, numbers(rng, d, m, n)),
+        "i": (INT32, index),
+    }
+    return build(SCATTER(Ref("o"), Ref("x"), Ref("i")), entries, exact=True)
+
+
+def embedding(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    entries = {
+        "o": (d, numbers(rng, d, m, n)),
+        "x": (d, numbers(rng, d, 9, n)),
+        "i": (INT32, rng.integers(0, 40, m).astype(np.int32)),
+    }
+    return build(EMBEDDING(Ref("o"), Ref("x"), Ref("i"), 12), entries, exact=True)
+
+
+def attention_case(
+    rng: np.random.Generator,
+    d: DType,
+    q_lens: list[int],
+    kv_lens: list[int],
+    heads: int = 4,
+    kv_heads: int = 2,
+    dims: tuple[int, int] = (8, 8),
+    window: int = 0,
+    page_tokens: int = 4,
+    cache_dtype: DType | None = None,
+) -> Case:
+    """Pages in a random order with pages to spare, tables padded with an impossible page."""
+    qk, v = dims
+    cache_dtype = cache_dtype or d
+    needed = [-(-length // page_tokens) for length in kv_lens]
+    pages = rng.permutation(sum(needed) + 3)
+    tables = np.full((len(q_lens), max([1, *needed]) + 1), 2**30, np.int32)
+    at = 0
+    for b, count in enumerate(needed):
+        tables[b, :count] = pages[at : at + count]
+        at += count
+    tokens = sum(q_lens)
+    entries = {
+        "o": (d, numbers(rng, d, tokens, heads * v)),
+        "x": (d, numbers(rng, d, tokens, heads * qk)),
+        "c": (cache_dtype, numbers(rng, cache_dtype, len(pages), page_tokens, kv_heads * (qk + v))),
+        "t": (INT32, tables),
+        "ql": (INT32, np.array(q_lens, np.int32)),
+        "kl": (INT32, np.array(kv_lens, np.int32)),
+    }
+    refs = (Ref("o"), Ref("x"), Ref("c"), Ref("t"), Ref("ql"), Ref("kl"))
+    instruction = ATTENTION(*refs, "q", "kv", heads, kv_heads, qk, v, qk**-0.5, window)
+    extents = {"q": tuple(q_lens), "kv": tuple(kv_lens)}
+    return build(instruction, entries, fp32_ulps=32, extents=extents)
+
+
+def attention(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    return attention_case(rng, d, [m, 1, 0, 3], [m + n, n, 0, 3], window=(m % 2) * (n // 2 + 1))
+
+
+CASES: dict[str, Callable[[np.random.Generator, DType, int, int], Case]] = {
+    "matmul": matmul,
+    "attention": attention,
+    "rmsnorm": rmsnorm,
+    "add_rmsnorm": add_rmsnorm,
+    "layernorm": layernorm,
+    "rope": rope,
+    "gated": gated("silu"),
+    "gated gelu": gated("gelu"),
+    "gated gelu_tanh": gated("gelu_tanh"),
+    "add": add,
+    "scale": scale,
+    "softmax": softmax,
+    "argmax": argmax,
+    "sample": sample,
+    "cast": cast,
+    "copy": move(COPY),
+    "host_load": move(HOST_LOAD),
+    "host_store": move(HOST_STORE),
+    "gather": gather,
+    "scatter": scatter,
+    "embedding": embedding,
+}
+COMPUTING = {Unit.TENSOR, Unit.VECTOR, Unit.DMA, Unit.HOST}
+
+
+def test_every_computing_instruction_has_a_kernel_and_a_case() -> None:
+    wanted = {name for name, kind in instructions.INSTRUCTIONS.items() if kind.unit in COMPUTING}
+    assert set(KERNELS) == wanted
+    assert {name.split()[0] for name in CASES} == wanted
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("shape", [(1, 1), (1, 33), (4, 16), (7, 20), (40, 65), (130, 12)], ids=str)
+def test_kernel_equals_meaning(name: str, dtype: DType, shape: tuple[int, int]) -> None:
+    seed = sum(map(ord, name)) + shape[0]
+    CASES[name](np.random.default_rng(seed), dtype, *shape).check()
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.sampled_from(sorted(CASES)), st.sampled_from(FLOATS), st.integers(1, 30), st.integers(1, 90), st.integers())
+def test_kernel_equals_meaning_for_any_shape(name: str, dtype: DType, m: int, n: int, seed: int) -> None:
+    CASES[name](np.random.default_rng(abs(seed)), dtype, m, n).check()
+
+
+@pytest.mark.parametrize("name", sorted({name.split()[0] for name in CASES} - {"attention"}))
+def test_column_slices_of_wider_buffers_change_nothing(name: str) -> None:
+    """Every 2-D float operand becomes the middle columns of a wider buffer, whose other columns must survive."""
+    case = CASES[name](np.random.default_rng(5), BF16, 6, 18)
+    renamed = {}
+    for operand in case.instruction.operands:
+        ref = getattr(case.instruction, operand)
+        if isinstance(ref, Ref) and case.arrays[ref.buffer].ndim == 2:
+            array = case.arrays[ref.buffer]
+            wide = np.full((len(array), array.shape[1] + 9), array.dtype.type(7))
+            wide[:, 4 : 4 + array.shape[1]] = array
+            case.arrays[ref.buffer] = wide
+            renamed[operand] = Ref(ref.buffer, 4, array.shape[1])
+    fields = {name: getattr(case.instruction, name) for name in case.instruction.operands} | renamed
+    case.instruction = type(case.instruction)(**fields)
+    case.check()
+
+
+@pytest.mark.parametrize(
+    ("dst", "a", "w"), [(FP32, FP32, BF16), (BF16, FP32, FP16), (FP32, BF16, FP32), (FP16, BF16, BF16)], ids=str
+)
+@pytest.mark.parametrize("rows", [2, 33])
+def test_matmul_mixes_dtypes(dst: DType, a: DType, w: DType, rows: int) -> None:
+    rng = np.random.default_rng(1)
+    entries = {"o": (dst, numbers(rng, dst, rows, 24)), "a": (a, numbers(rng, a, rows, 31))}
+    entries |= {"w": (w, numbers(rng, w, 24, 31)), "b": (w, numbers(rng, w, 24))}
+    build(MATMUL(Ref("o"), Ref("a"), Ref("w"), Ref("b")), entries, fp32_ulps=16).check()
+
+
+def test_large_matmul_in_tiles_equals_meaning() -> None:
+    rng = np.random.default_rng(2)
+    for dtype, (m, k, n) in [(FP32, (129, 300, 1111)), (BF16, (65, 520, 700)), (BF16, (3, 600, 9000))]:
+        entries = {"o": (dtype, numbers(rng, dtype, m, n)), "a": (dtype, numbers(rng, dtype, m, k))}
+        entries |= {"w": (dtype, numbers(rng, dtype, n, k))}
+        build(MATMUL(Ref("o"), Ref("a"), Ref("w"), None), entries, fp32_ulps=32).check()
+
+
+@pytest.mark.parametrize(
+    ("q_lens", "kv_lens", "options"),
+    [
+        ([1], [1], {}),
+        ([1, 1, 1], [600, 3, 17], {}),
+        ([300], [300], {"page_tokens": 16}),
+        ([140], [1200], {"page_tokens": 16}),
+        ([140, 1], [1200, 700], {"window": 600, "page_tokens": 16}),
+        ([5, 9], [70, 9], {"window": 1}),
+        ([129], [129], {"window": 3, "page_tokens": 1}),
+        ([2, 3, 1], [40, 41, 42], {"heads": 6, "kv_heads": 1}),
+        ([2, 30], [40, 41], {"heads": 3, "kv_heads": 3, "dims": (12, 5)}),
+        ([1, 20], [40, 41], {"cache_dtype": BF16}),
+        ([1, 20], [40, 41], {"cache_dtype": FP16, "dims": (5, 16)}),
+        ([0, 0], [7, 0], {}),
+    ],
+)
+@pytest.mark.parametrize("dtype", [FP32, BF16], ids=str)
+def test_attention_shapes(q_lens: list[int], kv_lens: list[int], options: dict[str, Any], dtype: DType) -> None:
+    attention_case(np.random.default_rng(3), dtype, q_lens, kv_lens, **options).check()
+
+
+def test_attention_equals_torch() -> None:
+    torch = pytest.importorskip("torch")
+    heads, kv_heads, dim, tokens = 4, 2, 16, 50
+    case = attention_case(np.random.default_rng(4), FP32, [tokens], [tokens], heads, kv_heads, (dim, dim))
+    KERNELS["attention"](case.instruction, case.memory(case.arrays))()
+    rows = case.arrays["c"][case.arrays["t"][0, :13]].reshape(-1, 2 * kv_heads * dim)[:tokens]
+    q = torch.tensor(case.arrays["x"]).view(tokens, heads, dim).transpose(0, 1)
+    k, v = (
+        torch.tensor(part.copy()).view(tokens, kv_heads, dim).transpose(0, 1).repeat_interleave(2, 0)
+        for part in (rows[:, : kv_heads * dim], rows[:, kv_heads * dim :])
+    )
+    want = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    np.testing.assert_allclose(case.arrays["o"], want.transpose(0, 1).reshape(tokens, -1).numpy(), atol=2e-6)
+
+
+def test_argmax_and_sample_treat_nan_infinities_and_zeros_as_the_meaning_does() -> None:
+    rows = [
+        [np.nan, 1, 2],
+        [1, np.nan, np.nan],
+        [-np.inf] * 3,
+        [0.0, -0.0, -1],
+        [-0.0, 0.0, -1],
+        [1, np.inf, np.inf],
+        [3e38, -3e38, -np.inf],
+    ]
+    x = np.array(rows, np.float32)
+    kinds = {"o": INT32, "x": FP32, "k": INT64}
+    Case(ARGMAX(Ref("o"), Ref("x")), {"o": INT32, "x": FP32}, {"o": np.zeros(len(x), np.int32), "x": x}).check()
+    x = x[3:5]
+    for top_k in (0, 1, 2):
+        instruction = SAMPLE(Ref("o"), Ref("x"), Ref("k"), 1.0, top_k, 1.0)
+        for key in range(20):
+            arrays = {"o": np.zeros(2, np.int32), "x": x, "k": np.array([key, -key])}
+            Case(instruction, kinds, arrays).check()
+
+
+def test_sample_equals_meaning_on_a_whole_vocabulary() -> None:
+    rng = np.random.default_rng(8)
+    x = encode(rng.standard_normal((3, 49152)).astype(np.float32) * 3, BF16)  # thousands of ties
+    for top_k, top_p in [(0, 1.0), (50, 0.9), (0, 0.95)]:
+        arrays = {"o": np.zeros(3, np.int32), "x": x, "k": rng.integers(0, 2**62, 3)}
+        instruction = SAMPLE(Ref("o"), Ref("x"), Ref("k"), 0.8, top_k, top_p)
+        Case(instruction, {"o": INT32, "x": BF16, "k": INT64}, arrays).check()
+
+
+def test_moves_take_integers_and_fp8_as_they_are() -> None:
+    rng = np.random.default_rng(6)
+    for kind, source in [(INT64, rng.integers(0, 99, (4, 5))), (FP8, rng.integers(0, 99, (4, 5)).astype(np.uint8))]:
+        index = (INT32, np.array([3, 0], np.int32))
+        out = (kind, np.zeros((2, 5), source.dtype))
+        build(GATHER(Ref("o"), Ref("x"), Ref("i")), {"o": out, "x": (kind, source), "i": index}, exact=True).check()
+
+
+def test_casts_of_fp8_follow_the_table_of_dtypes() -> None:
+    rng = np.random.default_rng(7)
+    for target, source in [(FP8, BF16), (BF16, FP8)]:
+        x = encode(rng.standard_normal((3, 4)).astype(np.float32) * 20, source)
+        out = encode(np.zeros((3, 4)), target)
+        build(CAST(Ref("o"), Ref("x")), {"o": (target, out), "x": (source, x)}, exact=True).check()
+
+
+def failing(case: Case) -> str:
+    with pytest.raises(ProgramError) as error:
+        KERNELS[case.instruction.mnemonic](case.instruction, case.memory(case.arrays))()
+    return str(error.value)
+
+
+def test_indices_out_of_range_are_errors_that_name_instruction_and_value() -> None:
+    rng = np.random.default_rng(9)
+    for bad in (-1, 7, 2**31 - 1):
+        case = gather(rng, BF16, 4, 8)
+        case.arrays["i"][2] = bad
+        assert f"gather: index[2] is {bad}, must be 0 to 6" in failing(case)
+    case = rope(rng, BF16, 4, 8)
+    case.arrays["p"][1] = 50
+    assert "rope: positions[1] is 50, must be 0 to 49" in failing(case)
+    case = scatter(rng, BF16, 4, 8)
+    case.arrays["i"][3] = 8
+    before = case.arrays["o"].copy()
+    assert "scatter: index[3] is 8, must be 0 to 7" in failing(case)
+    assert np.array_equal(before, case.arrays["o"])
+
+
+@pytest.mark.parametrize(
+    ("name", "at", "value", "message"),
+    [
+        ("t", (0, 1), -1, r"tables[0, 1] is -1, must be 0 to"),
+        ("t", (1, 0), 999, r"tables[1, 0] is 999"),
+        ("kl", (0,), 4, r"q_len 5 and kv_len 4; 0 <= q_len <= kv_len"),
+        ("ql", (0,), -1, r"q_len -1"),
+        ("kl", (0,), 4000, r"more than the"),
+        ("ql", (1,), 3, r"add up to 8 new tokens, q has 6 rows"),
+        ("ql", (1,), 0, r"add up to 5 new tokens, q has 6 rows"),
+    ],
+)
+def test_attention_refuses_lengths_and_pages_that_do_not_fit(
+    name: str, at: tuple[int, ...], value: int, message: str
+) -> None:
+    case = attention_case(np.random.default_rng(10), FP32, [5, 1], [9, 6])
+    case.arrays[name][at] = value
+    assert message in failing(case)
+
+
+def test_sample_refuses_scores_without_a_distribution() -> None:
+    for row in ([np.nan, 1.0, 2.0], [np.inf, 1.0, 2.0], [-np.inf] * 3):
+        arrays = {"o": np.zeros(1, np.int32), "x": np.array([row], np.float32), "k": np.array([1])}
+        instruction = SAMPLE(Ref("o"), Ref("x"), Ref("k"), 1.0, 0, 1.0)
+        assert "no distribution to draw from" in failing(Case(instruction, {"o": INT32, "x": FP32, "k": INT64}, arrays))
+
+
+def test_scatter_refuses_an_index_that_repeats() -> None:
+    case = scatter(np.random.default_rng(12), BF16, 5, 3)
+    case.arrays["i"][:] = [0, 3, -1, -1, 3]
+    assert "scatter: index[4] is 3 again" in failing(case)
+
+
+def test_types_and_layouts_that_no_kernel_takes_are_refused() -> None:
+    case = add(np.random.default_rng(0), FP32, 4, 4)
+    case.kinds["a"], case.arrays["a"] = INT32, np.zeros((4, 4), np.int32)
+    with pytest.raises(NotYetError, match="add: no kernel computes on int32 \\(%a\\)"):
+        KERNELS["add"](case.instruction, case.memory(case.arrays))
+    case = add(np.random.default_rng(0), FP32, 4, 4)
+    case.arrays["a"] = np.zeros((4, 8), np.float32)[:, ::2]
+    assert "contiguous" in failing(case)
+
+
+def test_read_only_weights_are_taken_and_not_written() -> None:
+    case = matmul(np.random.default_rng(0), BF16, 3, 8)
+    case.arrays["w"].flags.writeable = False
+    KERNELS["matmul"](case.instruction, case.memory(case.arrays))()
+    case.check()
+
+
+def test_a_bound_kernel_reads_lengths_and_ids_at_every_call() -> None:
+    case = embedding(np.random.default_rng(0), BF16, 5, 6)
+    thunk = KERNELS["embedding"](case.instruction, case.memory(case.arrays))
+    for first in (12, 15):
+        case.arrays["i"][:] = np.arange(first, first + 5)
+        thunk()
+        assert np.array_equal(case.arrays["o"], case.arrays["x"][first - 12 : first - 7])
