@@ -1,0 +1,51 @@
+"""The paged KV cache: which page of the pool holds which tokens of which request; the same pages on every card."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+
+PAGE_TOKENS = 16
+
+
+@dataclass
+class PagePool:
+    """Logical pages of `page_tokens` tokens, handed out on demand, lowest number first.
+
+    Every card holds its own layers' and heads' bytes of each page, so one table serves them all.
+    """
+
+    page_tokens: int = PAGE_TOKENS
+    tables: dict[int, list[int]] = field(default_factory=dict)
+    _free: list[int] = field(default_factory=list)
+    _made: int = 0
+
+    def pages_for(self, tokens: int) -> int:
+        """Pages that hold this many tokens of one sequence."""
+        return -(-tokens // self.page_tokens)
+
+    def missing(self, request: int, tokens: int) -> int:
+        """Pages that a request lacks to hold `tokens` tokens."""
+        return max(0, self.pages_for(tokens) - len(self.tables.get(request, ())))
+
+    def grow(self, request: int, pages: int) -> None:
+        """Give a request `pages` more pages."""
+        table = self.tables.setdefault(request, [])
+        for _ in range(pages):
+            if self._free:
+                table.append(heapq.heappop(self._free))
+            else:
+                table.append(self._made)
+                self._made += 1
+
+    def release(self, request: int) -> int:
+        """Take a request's pages back; returns how many."""
+        table = self.tables.pop(request, [])
+        for page in table:
+            heapq.heappush(self._free, page)
+        return len(table)
+
+    def slot(self, request: int, position: int) -> int:
+        """The row of the pool that holds a position of a request."""
+        page, row = divmod(position, self.page_tokens)
+        return self.tables[request][page] * self.page_tokens + row

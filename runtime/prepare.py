@@ -1,0 +1,215 @@
+"""From a Job to what can run: checkpoint opened, card changed and placed, sequences tokenised, all of it checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..emulator.spec import CardSpec, load_card, override
+from ..interconnect.cluster import ClusterSpec, load_cluster, usual_node
+from ..interconnect.evidence import Quantity
+from ..interconnect.link import LinkSpec
+from ..isa.dtype import BF16, DType, parse_dtype
+from ..isa.errors import ConfigError, NotYetError
+from ..models.checkpoint import Checkpoint, open_checkpoint
+from .job import Job
+from .layout import check_layout, parse_layout
+from .lowering.decoder import Sampling
+from .plan import JobPlan, Lengths
+from .scheduler import Request
+
+DEFAULT_NEW_TOKENS = 128
+RUNNABLE = ("fp32", "bf16", "fp16")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A job ready to run: `ids` are the prompt tokens of each sequence, `cached` those that stand in its cache."""
+
+    job: Job
+    checkpoint: Checkpoint
+    plan: JobPlan
+    cluster: ClusterSpec
+    cluster_cards: int
+    ids: tuple[tuple[int, ...], ...]
+    cached: tuple[tuple[int, ...], ...]
+    stop_ids: frozenset[int]
+    warnings: tuple[str, ...] = field(default=())
+
+    def requests(self) -> list[Request]:
+        """Fresh requests with their tokens."""
+        return [
+            Request(
+                index,
+                lengths.prompt_len,
+                lengths.max_new_tokens,
+                lengths.cached_len,
+                prompt=self.ids[index],
+                stop_ids=self.stop_ids,
+            )
+            for index, lengths in enumerate(self.plan.sequences)
+        ]
+
+
+def prepare(job: Job) -> Prepared:
+    """Open and check everything that a job names; ConfigError and its kin say what is wrong with it."""
+    card = override(load_card(job.card), dict(job.overrides)) if job.overrides else load_card(job.card)
+    layout = parse_layout(job.layout)
+    checkpoint = open_checkpoint(job.model, job.seed)
+    given = load_cluster(job.cluster) if job.cluster else None
+    check_layout(layout, checkpoint.graph, given.cards if given else None)
+    cluster = cluster_of(card, layout.cards, given)
+    dtype, kv_dtype = _dtypes(job, checkpoint, card)
+    ids, cached, lengths = _sequences(job, checkpoint)
+    plan = JobPlan(
+        graph=checkpoint.graph,
+        layout=layout,
+        card=card,
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+        sequences=lengths,
+        chunk_tokens=job.chunk_tokens,
+        sampling=Sampling(job.temperature, job.top_k, job.top_p),
+        all_logits=job.logits,
+    )
+    ignores_stop = job.ignore_eos or job.batch is not None
+    return Prepared(
+        job=job,
+        checkpoint=checkpoint,
+        plan=plan,
+        cluster=cluster,
+        cluster_cards=given.cards if given else layout.cards,
+        ids=ids,
+        cached=cached,
+        stop_ids=frozenset() if ignores_stop else _stop_ids(checkpoint),
+        warnings=(*checkpoint.warnings, *_warnings(job, dtype, kv_dtype, cluster)),
+    )
+
+
+def _stop_ids(checkpoint: Checkpoint) -> frozenset[int]:
+    ids = set(checkpoint.config.eos_ids)
+    if checkpoint.tokenizer is not None:
+        ids |= set(checkpoint.tokenizer.eos_ids)
+    return frozenset(ids)
+
+
+def cluster_of(card: CardSpec, cards: int, given: ClusterSpec | None) -> ClusterSpec:
+    """The links between a layout's cards: the named cluster's, or those of the card's usual node.
+
+    Cards of a named cluster that the layout leaves over stay dark; their links stay in place.
+    """
+    if given is not None:
+        return given
+    bandwidth = card.evidence_of("link.bandwidth_bytes_per_s")
+    latency = card.evidence_of("link.latency_ps")
+    link = LinkSpec(
+        bandwidth_bytes_per_s=Quantity(
+            value=int(card.link.bandwidth_bytes_per_s) * int(card.node.ports_to_peer),
+            evidence=bandwidth.evidence,
+            source=f"{bandwidth.source}; {card.node.ports_to_peer} ports to each peer",
+        ),
+        latency_ps=Quantity(value=int(card.link.latency_ps), evidence=latency.evidence, source=latency.source),
+    )
+    return usual_node(card.node.topology, cards, link, int(card.node.cards))
+
+
+def _dtypes(job: Job, checkpoint: Checkpoint, card: CardSpec) -> tuple[DType, DType]:
+    dtype = parse_dtype(job.dtype) if job.dtype else checkpoint.config.dtype
+    kv_dtype = parse_dtype(job.kv_dtype) if job.kv_dtype else BF16
+    for option, value in (("--dtype", dtype), ("--kv-dtype", kv_dtype)):
+        if value.name not in RUNNABLE:
+            raise NotYetError(f"{option} {value.name} comes with a later version; use one of {', '.join(RUNNABLE)}")
+    if dtype.name not in card.tensor.rate:
+        known = ", ".join(card.tensor.rate)
+        raise ConfigError(f"{card.name} has no tensor rate for --dtype {dtype.name}; it has {known}")
+    return dtype, kv_dtype
+
+
+def _warnings(job: Job, dtype: DType, kv_dtype: DType, cluster: ClusterSpec) -> list[str]:
+    warnings: list[str] = []
+    if kv_dtype.bits < dtype.bits:
+        warnings.append(
+            f"the KV cache is {kv_dtype.name} while the model computes in {dtype.name}; "
+            f"for an exact comparison give --kv-dtype {dtype.name}"
+        )
+    return warnings + [f"cluster {cluster.name}: {note}" for note in cluster.notes]
+
+
+Sequences = tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...], tuple[Lengths, ...]]
+
+
+def _sequences(job: Job, checkpoint: Checkpoint) -> Sequences:
+    if job.batch is not None:
+        return _sized(job, checkpoint)
+    if not job.prompts and not job.prompt_ids:
+        raise ConfigError("nothing to run: give --prompt TEXT, --prompt-ids FILE.json, or --batch N with --input-len")
+    ids = job.prompt_ids or tuple(_tokenise(job, checkpoint, prompt) for prompt in job.prompts)
+    limit = checkpoint.graph.max_position_embeddings
+    for index, prompt in enumerate(ids):
+        _check_ids(index, prompt, checkpoint)
+        if len(prompt) > limit:
+            raise ConfigError(
+                f"prompt {index} has {len(prompt)} tokens and {checkpoint.config.name} takes at most {limit} "
+                f"(max_position_embeddings); shorten it"
+            )
+    new = [_new_tokens(job, index, len(prompt), limit) for index, prompt in enumerate(ids)]
+    lengths = tuple(Lengths(len(prompt), count) for prompt, count in zip(ids, new, strict=True))
+    return ids, ((),) * len(ids), lengths
+
+
+def _new_tokens(job: Job, index: int, prompt_len: int, limit: int) -> int:
+    """Tokens to generate: as asked, or as many as the default and the model's positions allow."""
+    room = limit - prompt_len + 1
+    if job.max_new_tokens is None:
+        return min(DEFAULT_NEW_TOKENS, room)
+    if job.max_new_tokens > room:
+        raise ConfigError(
+            f"prompt {index} of {prompt_len} tokens and --max-new-tokens {job.max_new_tokens} pass the model's "
+            f"{limit} positions (max_position_embeddings); at most {room} new tokens fit"
+        )
+    return job.max_new_tokens
+
+
+def _tokenise(job: Job, checkpoint: Checkpoint, prompt: str) -> tuple[int, ...]:
+    tokenizer = checkpoint.require_tokenizer()
+    if not prompt.strip():
+        raise ConfigError("--prompt is empty; give some text")
+    if tokenizer.chat_template is None or job.raw_prompt:
+        return tuple(tokenizer.encode(prompt))
+    return tuple(tokenizer.encode_chat([{"role": "user", "content": prompt}]))
+
+
+def _check_ids(index: int, ids: tuple[int, ...], checkpoint: Checkpoint) -> None:
+    vocab = checkpoint.graph.vocab_size
+    if not ids:
+        raise ConfigError(f"prompt {index} is empty; every prompt needs at least one token")
+    wrong = [token for token in ids if not 0 <= token < vocab]
+    if wrong:
+        raise ConfigError(f"prompt {index}: token id {wrong[0]} is outside the vocabulary, 0 to {vocab - 1}")
+
+
+def _sized(job: Job, checkpoint: Checkpoint) -> Sequences:
+    """Sequences of which only sizes matter: seeded ids, so that the payload may still be on."""
+    assert job.batch is not None
+    prompt_len, cached_len, steps = job.input_len or 0, job.cached_len or 0, job.output_len or 0
+    if not prompt_len and not cached_len:
+        raise ConfigError("--batch needs --input-len (new prompt tokens), --cached-len, or both")
+    if not prompt_len and not steps:
+        raise ConfigError("--input-len 0 and --output-len 0 leave nothing to do; ask for decode steps or prompt tokens")
+    lengths = Lengths(prompt_len, steps + bool(prompt_len), cached_len)
+    limit = checkpoint.graph.max_position_embeddings
+    if cached_len + prompt_len + steps > limit:
+        raise ConfigError(
+            f"--cached-len {cached_len} + --input-len {prompt_len} + --output-len {steps} pass the model's "
+            f"{limit} positions (max_position_embeddings)"
+        )
+    draw = np.random.default_rng(job.seed)
+    vocab = checkpoint.graph.vocab_size
+
+    def ids(count: int) -> tuple[tuple[int, ...], ...]:
+        if not job.payload:
+            return ((),) * (job.batch or 0)
+        return tuple(tuple(map(int, draw.integers(0, vocab, count))) for _ in range(job.batch or 0))
+
+    return ids(max(1, prompt_len)), ids(cached_len), (lengths,) * job.batch

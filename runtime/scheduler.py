@@ -1,0 +1,136 @@
+"""Scheduler: which tokens of which sequences run in the next step. It knows lengths and tokens, no card and no time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+StepKind = Literal["prefill", "decode", "mixed"]
+
+
+@dataclass
+class Request:
+    """One sequence on its way: its tokens, and how many of them stand in the KV cache.
+
+    `cached_len` tokens stand there from the start, before `prompt_len` new ones; `max_new_tokens` more are generated.
+    With no new prompt tokens the sequence starts at its last known token, which `first_token` is.
+    """
+
+    index: int
+    prompt_len: int
+    max_new_tokens: int
+    cached_len: int = 0
+    prompt: tuple[int, ...] = ()
+    stop_ids: frozenset[int] = frozenset()
+    computed: int = 0
+    generated: int = 0
+    tokens: list[int] = field(default_factory=list)
+    finish_reason: Literal["stop", "length"] | None = None
+
+    @property
+    def length(self) -> int:
+        """Tokens in the KV cache."""
+        return self.cached_len + self.computed
+
+    @property
+    def most_kv_tokens(self) -> int:
+        """Tokens that the KV cache holds at the end; the last token picked is never written."""
+        return self.cached_len + self.prompt_len + max(0, self.max_new_tokens - bool(self.prompt_len))
+
+    @property
+    def in_prefill(self) -> bool:
+        """Whether prompt tokens are left."""
+        return self.computed < self.prompt_len
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.finish_reason is not None
+
+    def token_at(self, position: int) -> int:
+        """The token whose key is written at a position of this request, counted from the end of the cached part."""
+        return self.prompt[position] if position < len(self.prompt) else self.tokens[position - len(self.prompt)]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """`count` tokens of a request in a step, from its position `start` on; `emits` when a token is picked then."""
+
+    request: int
+    start: int
+    count: int
+    emits: bool
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step: entries in request order."""
+
+    index: int
+    kind: StepKind
+    entries: tuple[Entry, ...]
+
+    @property
+    def tokens(self) -> int:
+        """New tokens over all sequences."""
+        return sum(entry.count for entry in self.entries)
+
+
+class Scheduler:
+    """Each step takes the next token of every decoding sequence, and prompt tokens up to a budget."""
+
+    def __init__(self, requests: Sequence[Request], chunk_tokens: int | None) -> None:
+        self.requests = requests
+        self.chunk_tokens = chunk_tokens
+        self._steps = 0
+
+    def next_step(self) -> Step | None:
+        """What runs next, or None when all requests are done."""
+        left = self.chunk_tokens
+        entries: list[Entry] = []
+        prefills = decodes = 0
+        for request in self.requests:
+            if request.done:
+                continue
+            count = 1
+            if request.in_prefill:
+                count = request.prompt_len - request.computed
+                if left is not None:
+                    count = min(count, left)
+                    left -= count
+                if not count:
+                    continue
+                prefills += 1
+            else:
+                decodes += 1
+            emits = request.computed + count >= request.prompt_len
+            entries.append(Entry(request.index, request.length, count, emits))
+        if not entries:
+            return None
+        kind: StepKind = "mixed" if prefills and decodes else "prefill" if prefills else "decode"
+        self._steps += 1
+        return Step(self._steps - 1, kind, tuple(entries))
+
+    def complete(self, step: Step, picked: Sequence[int] | None) -> list[Request]:
+        """Account a finished step; `picked` has a token for each emitting entry (None: numbers are off).
+
+        Returns the requests that finished in it.
+        """
+        finished: list[Request] = []
+        tokens: Iterator[int] = iter(picked or ())
+        for entry in step.entries:
+            request = self.requests[entry.request]
+            request.computed += entry.count
+            if not entry.emits:
+                continue
+            request.generated += 1
+            if picked is not None:
+                request.tokens.append(next(tokens))
+            if request.tokens and request.tokens[-1] in request.stop_ids:
+                request.finish_reason = "stop"
+            elif request.generated >= request.max_new_tokens:
+                request.finish_reason = "length"
+            if request.done:
+                finished.append(request)
+        return finished

@@ -1,0 +1,103 @@
+"""Layouts: which rank stands where, which meshes are legal, and what an illegal one is told."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from siltwin.isa.errors import ConfigError, NotYetError
+from siltwin.models.config import read_config
+from siltwin.models.graph import build_graph
+from siltwin.runtime.layout import Layout, check_layout, kv_heads_of, legal_tp, parse_layout
+
+
+def graph(heads: int = 9, kv_heads: int = 3, layers: int = 5, width: int = 36):
+    return build_graph(
+        read_config(
+            {
+                "model_type": "llama",
+                "vocab_size": 64,
+                "hidden_size": heads * 4,
+                "intermediate_size": width,
+                "num_hidden_layers": layers,
+                "num_attention_heads": heads,
+                "num_key_value_heads": kv_heads,
+                "max_position_embeddings": 64,
+                "rms_norm_eps": 1e-5,
+                "rope_theta": 10000.0,
+                "hidden_act": "silu",
+                "tie_word_embeddings": True,
+            }
+        )
+    )
+
+
+def test_tensor_parallel_neighbours_have_adjacent_ranks() -> None:
+    layout = Layout(tp=3, pp=2)
+    assert layout.cards == 6
+    assert layout.groups(4) == {"tp": (3, 4, 5), "pp": (1, 4)}
+    assert [layout.stage_of(rank) for rank in range(6)] == [0, 0, 0, 1, 1, 1]
+
+
+def test_stages_split_layers_evenly_the_first_holding_one_more() -> None:
+    assert Layout(pp=2).stage_layers(5) == [range(0, 3), range(3, 5)]
+
+
+def test_tp_2_is_refused_for_9_heads_with_the_legal_degrees() -> None:
+    with pytest.raises(ConfigError, match=r"tp=2 does not fit .*9 attention heads.*choose tp from 1, 3, 9"):
+        check_layout(Layout(tp=2), graph(), None)
+
+
+def test_kv_heads_are_replicated_where_tp_exceeds_them() -> None:
+    assert [kv_heads_of(2, 8, index) for index in range(8)] == [(0, 1)] * 4 + [(1, 1)] * 4
+    assert [kv_heads_of(8, 2, index) for index in range(2)] == [(0, 4), (4, 4)]
+
+
+@given(st.integers(1, 4), st.integers(1, 6), st.sampled_from([12, 24, 60]))
+def test_every_legal_degree_gives_each_query_head_its_own_kv_head(kv: int, group: int, width: int) -> None:
+    heads = kv * group
+    for tp in legal_tp(graph(heads, kv, width=width)):
+        assert heads % tp == 0 and width % tp == 0
+        own = heads // tp
+        for index in range(tp):
+            first, count = kv_heads_of(kv, tp, index)
+            for head in range(index * own, (index + 1) * own):
+                local = (head - index * own) * count // own  # the rule of the attention instruction
+                assert first + local == head * kv // heads
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("tp", "'tp' is not axis=degree"),
+        ("tp=0", "tp='0' must be a whole number from 1"),
+        ("tp=two", "tp='two' must be a whole number"),
+        ("tp=1.5", "must be a whole number"),
+        ("tp=2,tp=2", "tp is given twice"),
+        ("xp=2", "'xp=2' is not axis=degree; axes: tp, pp, dp, cp, ep"),
+        ("tp=99999999", "from 1 to 65536"),
+    ],
+)
+def test_a_layout_that_cannot_be_read_says_what_is_wrong(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_layout(text)
+
+
+@pytest.mark.parametrize("text", ["dp=2", "tp=2,cp=4", "ep=8", "cards=8"])
+def test_axes_that_come_later_are_refused_by_name(text: str) -> None:
+    with pytest.raises(NotYetError):
+        parse_layout(text)
+
+
+def test_axes_that_are_not_named_are_one() -> None:
+    assert parse_layout(None) == parse_layout("") == parse_layout("dp=1") == Layout()
+    assert parse_layout(" tp = 3 , pp=2 ") == Layout(tp=3, pp=2)
+
+
+def test_more_stages_than_layers_are_refused() -> None:
+    with pytest.raises(ConfigError, match="choose pp from 1 to 5"):
+        check_layout(Layout(pp=6), graph(), None)
+
+
+def test_a_mesh_larger_than_the_cluster_is_refused() -> None:
+    with pytest.raises(ConfigError, match="needs 6 cards and the cluster has 4"):
+        check_layout(Layout(tp=3, pp=2), graph(), 4)
