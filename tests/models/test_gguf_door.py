@@ -250,12 +250,13 @@ def test_the_config_on_the_shelf_is_that_of_the_weights() -> None:
 def test_smollm2_dequantises_as_in_transformers() -> None:
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    from transformers import AutoModelForCausalLM
+    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
-    assert SMOLLM2 is not None
-    model = AutoModelForCausalLM.from_pretrained(SMOLLM2.parent, gguf_file=SMOLLM2.name, dtype=torch.float32)
-    checkpoint = open_checkpoint(SMOLLM2)
-    theirs = dict(model.named_parameters())
-    assert set(theirs) == set(checkpoint.names())
-    for name, tensor in theirs.items():
-        np.testing.assert_allclose(checkpoint.load(name, FP32), tensor.detach().numpy(), rtol=1e-6, atol=1e-7)
+    checkpoint = open_checkpoint("smollm2-135m-instruct")
+    with torch.device("meta"):
+        model = LlamaForCausalLM(LlamaConfig(**checkpoint.config.to_hf()))
+    loaded = load_gguf_checkpoint(str(SMOLLM2), return_tensors=True, model_to_load=model)["tensors"]
+    assert set(loaded) == set(checkpoint.names())
+    for name, tensor in loaded.items():
+        np.testing.assert_array_equal(checkpoint.load(name, FP32), tensor.float().numpy(), err_msg=name)
