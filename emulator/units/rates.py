@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Literal
 
 from ...isa.errors import ConfigError
@@ -31,15 +33,16 @@ class UnitDemand:
 
 
 @lru_cache(maxsize=64)
-def capacities(card: CardSpec) -> dict[str, int]:
+def capacities(card: CardSpec) -> Mapping[str, int]:
     """What each resource kind can give in a second: cycles of a unit, attainable bytes of HBM and host link."""
-    return {
+    per_s = {
         "tensor": card.clock_hz,
         "vector": card.clock_hz,
         "dma": card.clock_hz,
         "hbm": card.hbm.attainable_bytes_per_s,
         "host": card.host.bandwidth_bytes_per_s,
     }
+    return MappingProxyType(per_s)
 
 
 def ps_for(amount: int, per_s: int) -> int:

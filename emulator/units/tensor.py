@@ -12,9 +12,8 @@ from ...isa.dtype import DType
 from ...isa.errors import ConfigError, ProgramError, UnsupportedError
 from ...isa.work import AttentionShape, MatmulShape, Unit, Work
 from ..spec import CardSpec
-from .attention import schedule
 from .rates import PS_PER_S, Bound, UnitDemand, demand_of, ps_for
-from .tiles import SLABS, TILES, search
+from .tiles import SLABS, TILES, schedule, search
 
 MOST_PRODUCTS = 1 << 56  # beyond it the 64-bit byte counts of a tile schedule could overflow
 
@@ -70,7 +69,9 @@ def matmul_plan(work: Work, card: CardSpec) -> TilePlan:
     shape = work.shape
     assert isinstance(shape, MatmulShape) and work.dtype is not None, f"{work} is not a matrix product"
     if shape.m * shape.n * shape.k * shape.batch > MOST_PRODUCTS:
-        raise UnsupportedError(f"{shape} has more than 2^{MOST_PRODUCTS.bit_length() - 1} products; split the instruction")
+        raise UnsupportedError(
+            f"{shape} has more than 2^{MOST_PRODUCTS.bit_length() - 1} products; split the instruction"
+        )
     machine = _machine(card, work.dtype)
     hbm_ps = float(ps_for(work.read_bytes + work.write_bytes, card.hbm.attainable_bytes_per_s))
     found = search(

@@ -67,7 +67,7 @@ def test_out_of_memory_tells_what_was_missing_and_who_holds_the_rest() -> None:
     with pytest.raises(OutOfMemory) as caught:
         take(hbm, 1025, tag="activations", now_ps=7, owner="layer 3")
     oom = caught.value
-    # 512 reserved, 512 weights, a hole of 1,024, kv of 512 and 1,024: the top stands at 3,584 and the end of the request
+    # 512 reserved, 512 weights, a hole of 1,024, kv of 512 and 1,024: the top stands at 3,584 and the request would end
     # at 3,584 + 1,536 = 5,120, which is 1,024 beyond 4,096.
     assert oom.exit_code == 3
     assert (oom.requested_bytes, oom.missing_bytes, oom.free_bytes) == (1025, 1024, 1536)
