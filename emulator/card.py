@@ -1,0 +1,150 @@
+"""Card: one accelerator alive in simulated time: its resources in the calendar, and what programs ask of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum, auto
+from typing import NamedTuple
+
+from ..isa.control import HALT, SIGNAL, WAIT
+from ..isa.errors import ConfigError, ProgramError
+from ..isa.work import TransferShape, Unit
+from .calendar.activity import Demand
+from .calendar.engine import Calendar
+from .costs import Cost
+from .span import Bound
+from .spec import CardSpec
+from .timeline import Site, Timeline
+from .units.rates import UnitDemand, capacities
+from .wires import Message, Ports, message_of
+
+
+class Action(Enum):
+    """What a queue does with an instruction."""
+
+    FLOW = auto()  # one activity on this card
+    WAIT = auto()
+    SIGNAL = auto()
+    HALT = auto()
+    COLLECTIVE = auto()
+    SEND = auto()
+    RECEIVE = auto()
+
+
+class Op(NamedTuple):
+    """An instruction bound to a card: its action, what it demands of the card's own resources, and its bound alone.
+
+    A collective or transfer has a message, and its demand is only its card's end; `peer` is a transfer's other end, as
+    an index in the group.
+    """
+
+    action: Action
+    demand: Demand
+    bound: Bound
+    cost: Cost
+    message: Message | None = None
+    group: str = ""
+    peer: int = -1
+
+
+class Card:
+    """A card's resources, named by unit: tensor, vector, dma0 and on, host, hbm.
+
+    Copy engines are dealt in turn to the queues that may use one. A unit that several queues of kind "unit" may use
+    serves one activity at a time; streams share it.
+    """
+
+    def __init__(self, calendar: Calendar, rank: int, spec: CardSpec) -> None:
+        self.rank, self.spec = rank, spec
+        copying = [queue.name for queue in spec.queues if Unit.DMA in queue.units]
+        self.engine_of = {name: f"dma{number % spec.dma.engines}" for number, name in enumerate(copying)}
+        capacity = capacities(spec)
+        engines = tuple(f"dma{number}" for number in range(spec.dma.engines))
+        self.resources: dict[str, int] = {}
+        for unit in ("tensor", "vector", *engines, "host", "hbm"):
+            kind = unit if unit in ("host", "hbm") else "unit"
+            per_s = capacity["dma" if unit in engines else unit]
+            exclusive = kind == "unit" and self._is_exclusive(unit)
+            self.resources[unit] = calendar.add_resource(f"card {rank} {unit}", per_s, kind, exclusive)
+
+    def _is_exclusive(self, unit: str) -> bool:
+        queues = [queue for queue in self.spec.queues if unit in self._units_of(queue.name)]
+        return len(queues) > 1 and all(queue.kind == "unit" for queue in queues)
+
+    def _units_of(self, queue: str) -> set[str]:
+        units = {unit.value for entry in self.spec.queues if entry.name == queue for unit in entry.units}
+        return units | {self.engine_of[queue]} if queue in self.engine_of else units
+
+    @property
+    def clocked(self) -> tuple[str, ...]:
+        """The units that run at the card's clock."""
+        return tuple(unit for unit in self.resources if unit not in ("host", "hbm"))
+
+    @property
+    def ports(self) -> Ports:
+        """Where messages touch this card: HBM, and the unit that adds what arrives (the first engine, if inline)."""
+        reducer = "dma0" if self.spec.link.reduces_on == "dma" else "vector"
+        return Ports(self.resources["hbm"], self.resources[reducer])
+
+    def resource(self, unit: str) -> int:
+        """The calendar's index of a unit."""
+        if unit not in self.resources:
+            raise ConfigError(f"card {self.rank} has no unit {unit!r}; it has {', '.join(self.resources)}")
+        return self.resources[unit]
+
+    def unit_of(self, site: Site) -> str:
+        """The unit an instruction occupies: dma0 for a copy on the queue of that engine, link, control."""
+        unit = type(site.instruction).unit
+        return self.engine_of[site.queue] if unit is Unit.DMA else unit.value
+
+    def check(self, timeline: Timeline) -> None:
+        """Raise ProgramError for a queue that this card lacks, or an instruction that its queue has no unit for.
+
+        Instructions of control run in every queue.
+        """
+        program, units = timeline.program, {queue.name: queue.units for queue in self.spec.queues}
+        for name in program.queues:
+            if name not in units:
+                raise ProgramError(
+                    f"program {program.name} has a queue {name!r}; {self.spec.name} has {', '.join(units)}"
+                )
+        for site in timeline.sites:
+            unit = type(site.instruction).unit
+            if unit is not Unit.CONTROL and unit not in units[site.queue]:
+                fitting = " or ".join(name for name, listed in units.items() if unit in listed)
+                raise ProgramError(
+                    f"program {program.name}, {site}: the queue {site.queue} of {self.spec.name} does not use the "
+                    f"{unit.value} unit; choose {fitting}"
+                )
+
+    def ops(self, timeline: Timeline, costs: Sequence[Cost], known: Sequence[Op]) -> list[Op]:
+        """The operations of every site; one whose cost is what it was in `known` is taken from there."""
+        if not known:
+            return [self._op(site, cost) for site, cost in zip(timeline.sites, costs, strict=True)]
+        return [
+            op if op.cost is cost else self._op(site, cost)
+            for site, cost, op in zip(timeline.sites, costs, known, strict=True)
+        ]
+
+    def _op(self, site: Site, cost: Cost) -> Op:
+        instruction, work = site.instruction, cost.work
+        demand, bound = self._demand(site.queue, cost.demand), cost.demand.bound
+        if work.unit is Unit.LINK:
+            shape = work.shape
+            assert shape is not None and hasattr(shape, "group"), f"{site} has the shape {shape}"
+            if isinstance(shape, TransferShape):
+                action = Action.SEND if shape.sends else Action.RECEIVE
+                return Op(action, demand, "link", cost, message_of(work), shape.group, shape.peer)
+            return Op(Action.COLLECTIVE, demand, "link", cost, message_of(work), shape.group)
+        if isinstance(instruction, WAIT):
+            return Op(Action.WAIT, demand, "dependency", cost)
+        if isinstance(instruction, SIGNAL | HALT):
+            return Op(Action.SIGNAL if isinstance(instruction, SIGNAL) else Action.HALT, demand, "dispatch", cost)
+        if work.unit is Unit.HOST and bound == "link":
+            return Op(Action.FLOW, demand, "host", cost)
+        return Op(Action.FLOW, demand, bound, cost)
+
+    def _demand(self, queue: str, asked: UnitDemand) -> Demand:
+        units = {"dma": self.engine_of.get(queue, "dma0")}
+        amounts = tuple((self.resources[units.get(kind, kind)], amount) for kind, amount in asked.amounts)
+        return Demand(asked.fixed_ps, asked.alone_ps, amounts)

@@ -1,0 +1,94 @@
+"""Ticket: programs submitted together, one a card, from submission to their last span."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import simpy
+
+from ..isa.errors import ProgramError
+from ..isa.program import Binding, Program
+from .calendar.activity import NOT_YET, now_ps
+from .card import Op
+from .exchange import Exchange, Exchanged
+from .semaphores import Semaphores
+from .span import Span
+from .timeline import Timeline
+
+
+@dataclass(frozen=True)
+class Submission:
+    """One card's part: its program, what that binds, and the ranks of each group it names, in group order."""
+
+    rank: int
+    program: Program
+    binding: Binding
+    groups: Mapping[str, tuple[int, ...]]
+
+
+class CardRun:
+    """A submission under way on its card."""
+
+    __slots__ = ("ticket", "rank", "timeline", "ops", "groups", "semaphores")
+
+    def __init__(self, ticket: Ticket, submission: Submission, timeline: Timeline, ops: Sequence[Op]) -> None:
+        self.ticket, self.rank, self.groups = ticket, submission.rank, submission.groups
+        self.timeline, self.ops = timeline, ops
+        self.semaphores = Semaphores(ticket.env, len(timeline.semaphores))
+
+
+class Ticket:
+    """Programs in flight together.
+
+    `done` succeeds with this ticket when every queue of every card has come to the end of its program, and fails with
+    `cause` when an instruction did; a failure that nobody waits for stops the simulation, as always in SimPy. `spans`
+    holds every instruction that has ended, in order of its end. Times are picoseconds, -1 until they come.
+    """
+
+    def __init__(self, env: simpy.Environment, number: int, exchange: Exchange) -> None:
+        self.env, self.number, self.exchange = env, number, exchange
+        self.done = simpy.Event(env)
+        self.spans: list[Span] = []
+        self.runs: dict[int, CardRun] = {}
+        self.start_ps, self.end_ps = now_ps(env), NOT_YET
+        self.cause: Exception | None = None
+        self._queues_left = 0
+
+    @property
+    def exchanged(self) -> list[Exchanged]:
+        """The collectives and transfers that have ended, in order of their end."""
+        return self.exchange.exchanged
+
+    def expect(self, queues: int) -> None:
+        """It is done when so many queues have reported their end."""
+        self._queues_left = queues
+        if not queues:
+            self._finish()
+
+    def queue_ended(self) -> None:
+        """A queue has executed all it had to."""
+        self._queues_left -= 1
+        if not self._queues_left and self.cause is None:
+            self._finish()
+
+    def _finish(self) -> None:
+        orphan = next(self.exchange.half_met, None)
+        if orphan is not None:
+            self.fail(ProgramError(f"{orphan.name} was sent, and rank {orphan.missing[0]} never receives it"))
+            return
+        self.end_ps = now_ps(self.env)
+        self.done.succeed(self)
+
+    def fail(self, cause: Exception) -> None:
+        """End it with `cause`: nothing more is issued, and all who wait for a semaphore or a peer fail with it.
+
+        What is being executed runs to its end.
+        """
+        if self.done.triggered:
+            return
+        self.cause, self.end_ps = cause, now_ps(self.env)
+        for run in self.runs.values():
+            run.semaphores.poison(cause)
+        self.exchange.poison(cause)
+        self.done.fail(cause)
