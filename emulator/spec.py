@@ -94,13 +94,15 @@ class CardSpec(CardPart):
         return int(self.cores.count * self.tensor.ops_per_cycle(dtype.name) * self.clock_hz)
 
     def evidence_of(self, path: str) -> Evidence:
-        """What the number at a dotted path rests on; ConfigError for a path that holds no number."""
-        parts = path.split(".")
-        for length in range(len(parts), 0, -1):
-            found = self.evidence.get(".".join(parts[:length]))
-            if found is not None:
-                return found
-        raise ConfigError(_no_such_key(self, path))
+        """What the number (or the marked list or mapping) at a dotted path rests on; ConfigError where there is none.
+
+        The nearest mark speaks: the number's own, else that of the list or mapping it stands in.
+        """
+        if path not in self.evidence and path not in _number_paths(self):
+            raise ConfigError(_no_such_key(self, path))
+        while path not in self.evidence:
+            path = path.rpartition(".")[0]
+        return self.evidence[path]
 
     @cached_property
     def fingerprint(self) -> str:
@@ -126,8 +128,7 @@ class CardSpec(CardPart):
         for role in ("operand", "accumulator"):
             if not self.sram_bytes(role):
                 raise ValueError(f"sram: no level has the role {role}, which the tensor unit needs")
-        numbers = [path for path, value in _leaves(_tree(self)) if _is_number(value)]
-        bare = [path for path in numbers if not _covered(path, self.evidence)]
+        bare = [path for path in _numbers(self) if not _covered(path, self.evidence)]
         if bare:
             raise ValueError(f"{bare[0]} has no evidence; write {{value: ..., evidence: ..., source: ...}}")
         return self
@@ -249,8 +250,13 @@ def _leaves(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield from _leaves(entry, f"{path}.{key}" if path else key)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _numbers(card: CardSpec) -> list[str]:
+    return [path for path, value in _leaves(_tree(card)) if type(value) in (int, float)]
+
+
+@lru_cache(maxsize=64)
+def _number_paths(card: CardSpec) -> frozenset[str]:
+    return frozenset(_numbers(card))
 
 
 def _covered(path: str, evidence: Mapping[str, Evidence]) -> bool:
@@ -271,7 +277,7 @@ def _settable(tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def _no_such_key(card: CardSpec, key: str) -> str:
-    legal = [path for path, value in _settable(_tree(card)).items()]
+    legal = list(_settable(_tree(card)))
     near = get_close_matches(key, legal, n=LISTED_KEYS, cutoff=0.6)
     section = key.split(".")[0]
     near += [path for path in legal if path.split(".")[0] == section and path not in near]

@@ -84,6 +84,9 @@ def test_a_number_is_a_plain_number_and_its_evidence_stands_beside_it() -> None:
     assert CARD.evidence_of("tensor.rate.int8").source == "speed by element width"
     with pytest.raises(ConfigError, match="hbm.bandwidth_bytes_per_s"):
         CARD.evidence_of("hbm.bandwith")
+    for path in ("hbm", "hbm.bandwidth_bytes_per_s.x", "name", ""):
+        with pytest.raises(ConfigError):
+            CARD.evidence_of(path)
 
 
 def test_the_weakest_evidence_speaks_for_a_figure() -> None:
