@@ -9,7 +9,6 @@ from ..emulator.hbm import Allocation, Hbm, OutOfMemory
 from ..isa.instruction import elements
 from ..isa.program import Binding, Buffer, Program, Space
 from .kv_cache import PagePool
-from .lowering.lower import LoweredProgram
 from .scheduler import Request, Step
 
 KV_TAG = Space.KV.value
@@ -35,21 +34,20 @@ class Footprint:
     page_bytes: int
 
 
-def footprint(rank: int, variants: Sequence[LoweredProgram], largest: Binding) -> Footprint:
+def footprint(rank: int, variants: Sequence[Program], arena_bytes: int, largest: Binding) -> Footprint:
     """The footprint of a rank whose steps run any of `variants` with extents of at most `largest`.
 
-    Host buffers are not on the card; cache buffers are made of pages; the arena is as large as any variant needs.
+    Host buffers are not on the card; cache buffers are made of pages.
     """
     buffers: dict[str, Buffer] = {}
     for variant in variants:
-        buffers |= variant.program.buffer
+        buffers |= variant.buffer
     static = [
         Static(buffer.name, buffer.space.value, _num_bytes(buffer, largest))
         for space in (Space.WEIGHT, Space.TABLE, Space.INPUT, Space.ACTIVATION)
         for buffer in buffers.values()
         if buffer.space is space
     ]
-    arena_bytes = max(variant.arena.num_bytes for variant in variants)
     static.append(Static("arena", Space.ACTIVATION.value, arena_bytes))
     page_bytes = sum(_page_bytes(buffer) for buffer in buffers.values() if buffer.space is Space.KV)
     return Footprint(rank, tuple(static), page_bytes)

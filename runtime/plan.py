@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ..emulator.hbm import Hbm
 from ..emulator.spec import CardSpec
 from ..isa.dtype import DType
+from ..isa.instruction import split_even
 from ..isa.program import Binding
 from ..isa.work import Unit
 from ..models.blocks import Graph
 from .kv_cache import PAGE_TOKENS, PagePool
 from .layout import Layout
+from .lowering.arena import plan_arena
 from .lowering.decoder import LoweringOptions, Sampling
-from .lowering.lower import LoweredProgram, lower
+from .lowering.lower import BuiltProgram, LoweredProgram, build, place
 from .memory import Footprint, JobMemory, footprint
 from .scheduler import Request, Scheduler, Step
 
@@ -46,6 +48,7 @@ class JobPlan:
     sampling: Sampling = Sampling()
     all_logits: bool = False
     page_tokens: int = PAGE_TOKENS
+    _built: dict[tuple[Layout, int, bool], BuiltProgram] = field(default_factory=dict, compare=False, repr=False)
 
     def requests(self) -> list[Request]:
         """Fresh requests of these lengths, without tokens."""
@@ -93,10 +96,10 @@ class JobPlan:
         """The card's queue that serves each unit."""
         return {unit: self.card.queue_for(unit) for unit in Unit}
 
-    def lowered(self, rank: int, head: bool) -> LoweredProgram:
-        """The program of a rank, with or without the output head."""
-        key = (self.layout.stage_of(rank), self.layout.tp_index_of(rank), head)
-        if key not in self._programs:
+    def built(self, rank: int, head: bool) -> BuiltProgram:
+        """The program of a rank, with or without the output head, before it is placed."""
+        key = (self.layout, rank, head)
+        if key not in self._built:
             options = LoweringOptions(
                 self.dtype,
                 self.kv_dtype,
@@ -105,28 +108,56 @@ class JobPlan:
                 self.sampling,
                 "pick" if head else "none",
             )
-            self._programs[key] = lower(self.graph, self.layout, rank, options, self.largest)
-        return self._programs[key]
+            self._built[key] = build(self.graph, self.layout, rank, options)
+        return self._built[key]
+
+    def lowered(self, rank: int, head: bool) -> LoweredProgram:
+        """The program of a rank, placed for this job's largest extents."""
+        if (rank, head) not in self._placed:
+            self._placed[rank, head] = place(self.built(rank, head), self.largest)
+        return self._placed[rank, head]
 
     @cached_property
-    def _programs(self) -> dict[tuple[int, int, bool], LoweredProgram]:
+    def _placed(self) -> dict[tuple[int, bool], LoweredProgram]:
         return {}
 
     @cached_property
-    def footprints(self) -> tuple[Footprint, ...]:
-        """What every rank must hold."""
-        return tuple(
-            footprint(rank, [self.lowered(rank, head) for head in (True, False)], self.largest)
-            for rank in range(self.layout.cards)
-        )
+    def alike(self) -> tuple[int, ...]:
+        """For each rank the lowest rank that holds buffers of the very same sizes.
 
-    def memory(self, capacity_bytes: int | None = None) -> JobMemory:
-        """Fresh HBMs of the card's capacity (or another), one a rank, and the pool over them."""
+        Tensor-parallel peers of a stage do, save for a larger share of an uneven vocabulary and for biases that
+        only the first of them adds.
+        """
+        shares = [size for _, size in split_even(self.graph.vocab_size, self.layout.tp)]
+        biased = any(layer.attention.out.biases or layer.mlp.down.biases for layer in self.graph.layers)
+        first: dict[tuple[int, int, bool], int] = {}
+        found = []
+        for rank in range(self.layout.cards):
+            index = self.layout.tp_index_of(rank)
+            key = (self.layout.stage_of(rank), shares[index], biased and index == 0)
+            found.append(first.setdefault(key, rank))
+        return tuple(found)
+
+    def footprint(self, rank: int) -> Footprint:
+        """What a rank must hold."""
+        twin = self.alike[rank]
+        if twin not in self._footprints:
+            variants = [self.built(twin, head).program for head in (True, False)]
+            arena_bytes = max(plan_arena(program, self.largest).num_bytes for program in variants)
+            self._footprints[twin] = footprint(twin, variants, arena_bytes, self.largest)
+        return replace(self._footprints[twin], rank=rank)
+
+    @cached_property
+    def _footprints(self) -> dict[int, Footprint]:
+        return {}
+
+    def memory(self, ranks: Iterable[int], capacity_bytes: int | None = None) -> JobMemory:
+        """Fresh HBMs of the card's capacity (or another) for some ranks, and the pool over them."""
         hbm = self.card.hbm
         capacity = hbm.capacity_bytes if capacity_bytes is None else capacity_bytes
-        hbms = {rank: Hbm(capacity, hbm.reserved_bytes) for rank in range(self.layout.cards)}
-        return JobMemory(self.footprints, hbms, PagePool(self.page_tokens))
+        hbms = {rank: Hbm(capacity, hbm.reserved_bytes) for rank in ranks}
+        return JobMemory([self.footprint(rank) for rank in hbms], hbms, PagePool(self.page_tokens))
 
     def with_lengths(self, sequences: Sequence[Lengths]) -> JobPlan:
-        """The same job over other sequences."""
+        """The same job over other sequences; its programs are shared, for they hold no lengths."""
         return replace(self, sequences=tuple(sequences))

@@ -16,9 +16,16 @@ BYTE_UNITS = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("
 KEPT_CONTROLS = "\n\t\u200c\u200d"  # line ends, tabs, and the joiners that scripts and emoji are written with
 
 
+class _PipeConsole(Console):
+    """A console that leaves it to the caller what a broken pipe means, where rich would end the program."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def console_for(file: TextIO) -> Console:
     """A console on a stream: colours only on a terminal, 80 columns where there is none, nothing guessed from text."""
-    return Console(file=file, markup=False, highlight=False, emoji=False)
+    return _PipeConsole(file=file, markup=False, highlight=False, emoji=False)
 
 
 def plain(text: str) -> str:

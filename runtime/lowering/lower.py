@@ -15,6 +15,14 @@ from .weights import WeightBuffer
 
 
 @dataclass(frozen=True)
+class BuiltProgram:
+    """A rank's blocks and calls before anything is placed: it depends on no length and holds no waits yet."""
+
+    program: Program
+    weights: tuple[WeightBuffer, ...]
+
+
+@dataclass(frozen=True)
 class LoweredProgram:
     """What one rank runs, and what it must hold to run it."""
 
@@ -23,11 +31,21 @@ class LoweredProgram:
     weights: tuple[WeightBuffer, ...]
 
 
+def build(graph: Graph, layout: Layout, rank: int, options: LoweringOptions) -> BuiltProgram:
+    """`rank`'s part of the model as blocks and calls."""
+    lowering = DecoderLowering(graph, layout, rank, options)
+    program = lowering.build()
+    return BuiltProgram(program, tuple(lowering.weights.buffers.values()))
+
+
+def place(built: BuiltProgram, largest: Binding) -> LoweredProgram:
+    """Lay out the arena for steps whose extents are at most `largest`, add the waits that makes, and check it all."""
+    arena = plan_arena(built.program, largest)
+    program = synchronise(built.program, arena)
+    check_program(program)
+    return LoweredProgram(program, arena, built.weights)
+
+
 def lower(graph: Graph, layout: Layout, rank: int, options: LoweringOptions, largest: Binding) -> LoweredProgram:
     """Lower `rank`'s part of the model for steps whose extents are at most `largest`."""
-    lowering = DecoderLowering(graph, layout, rank, options)
-    unsynchronised = lowering.build()
-    arena = plan_arena(unsynchronised, largest)
-    program = synchronise(unsynchronised, arena)
-    check_program(program)
-    return LoweredProgram(program, arena, tuple(lowering.weights.buffers.values()))
+    return place(build(graph, layout, rank, options), largest)

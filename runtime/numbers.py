@@ -1,0 +1,226 @@
+"""The payload of a job: weights, caches and inputs as real bytes on every card, and steps executed with numbers."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..emulator.payload import CardImage, Payload
+from ..isa.dtype import decode, encode
+from ..isa.instruction import Array
+from ..isa.program import Binding, Buffer, Space
+from ..models.checkpoint import Checkpoint
+from ..models.rope import rope_table
+from .kv_cache import PagePool
+from .lowering.weights import WeightBuffer
+from .plan import JobPlan
+from .scheduler import Entry, Request, Step
+
+IMAGES_KEPT = 6
+_MASK = (1 << 64) - 1
+
+Requests = Sequence[Request] | Mapping[int, Request]
+Observe = Callable[[int, Array], None]  # (layer, -1 for the embedding; float32 [tokens, hidden] after it)
+
+
+def sample_key(seed: int, request: int, position: int) -> int:
+    """The 64-bit key of one draw: a pure function of seed, request and position, whatever batch it stands in."""
+    mixed = (seed * 0x9E3779B97F4A7C15 + request * 0xD1B54A32D192ED03 + position * 0x8CB92BA72F3D8DD7) & _MASK
+    return mixed - (1 << 64) if mixed >> 63 else mixed
+
+
+def step_binding(plan: JobPlan, step: Step) -> Binding:
+    """The extents of a step."""
+    largest = plan.largest.extents
+    return Binding(
+        {
+            "tokens": (step.tokens,),
+            "sequences": (len(step.entries),),
+            "rows": (plan.rows_of(step),),
+            "pages": largest["pages"],
+            "table_pages": largest["table_pages"],
+            "positions": largest["positions"],
+            "q_lens": tuple(entry.count for entry in step.entries),
+            "kv_lens": tuple(entry.start + entry.count for entry in step.entries),
+        },
+        {},
+    )
+
+
+@dataclass(frozen=True)
+class StepNumbers:
+    """What a step computed: a token for each emitting entry, and the logits of its rows, float32 [rows, vocab]."""
+
+    picked: list[int]
+    logits: Array
+
+
+class Numbers:
+    """The arithmetic of a job on all its cards; it knows no time."""
+
+    def __init__(self, plan: JobPlan, checkpoint: Checkpoint, seed: int = 0, debug: bool = False) -> None:
+        self.plan, self.checkpoint, self.seed = plan, checkpoint, seed
+        self.payload = Payload(debug=debug)
+        self._resident: dict[int, dict[str, Array]] = {rank: self._load(rank) for rank in range(plan.layout.cards)}
+        self._arenas = {
+            rank: np.zeros(max(plan.lowered(rank, head).arena.num_bytes for head in (True, False)), np.uint8)
+            for rank in range(plan.layout.cards)
+        }
+        self._images: OrderedDict[tuple[bool, int, int, int], list[CardImage]] = OrderedDict()
+
+    def _load(self, rank: int) -> dict[str, Array]:
+        """Weights, tables and caches of one rank."""
+        lowered = self.plan.lowered(rank, True)
+        arrays = {weight.name: self._weight(weight) for weight in lowered.weights}
+        for buffer in lowered.program.buffers:
+            if buffer.space is Space.KV:
+                arrays[buffer.name] = np.zeros(self._shape(buffer, self.plan.largest), buffer.type.dtype.storage)
+        if "cos" in lowered.program.buffer:
+            arrays |= self._rope_tables(lowered.program.buffer["cos"])
+        return arrays
+
+    def _weight(self, weight: WeightBuffer) -> Array:
+        dtype = weight.type.dtype
+        parts = [
+            self.checkpoint.load(piece.tensor, dtype)
+            if piece.axis is None
+            else self.checkpoint.load(piece.tensor, dtype, piece.start, piece.stop, piece.axis)
+            for piece in weight.pieces
+        ]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _rope_tables(self, declared: Buffer) -> dict[str, Array]:
+        """Cosines and sines; only positions that the job reaches are computed, the rest of the table stays unset."""
+        rope = next(layer.attention.rope for layer in self.plan.graph.layers if layer.attention.rope)
+        reached = max(request.most_kv_tokens for request in self.plan.requests())
+        tables: dict[str, Array] = {}
+        for name, values in zip(("cos", "sin"), rope_table(rope, reached), strict=True):
+            table = np.empty(self._shape(declared, self.plan.largest), declared.type.dtype.storage)
+            table[:reached] = encode(values, declared.type.dtype)
+            tables[name] = table
+        return tables
+
+    @staticmethod
+    def _shape(buffer: Buffer, binding: Binding) -> tuple[int, ...]:
+        return tuple(dim if isinstance(dim, int) else binding.extents[dim][0] for dim in buffer.type.shape)
+
+    def _images_for(self, head: bool, binding: Binding) -> list[CardImage]:
+        """The cards' memory at these shapes; steps of equal shapes share it, and so the bound kernels."""
+        tokens, sequences, rows = (binding.extents[name][0] for name in ("tokens", "sequences", "rows"))
+        key = (head, tokens, sequences, rows)
+        if key not in self._images:
+            shared: dict[str, Array] = {}
+            self._images[key] = [self._image(rank, head, binding, shared) for rank in self._resident]
+            if len(self._images) > IMAGES_KEPT:
+                self._images.popitem(last=False)
+        self._images.move_to_end(key)
+        return self._images[key]
+
+    def _image(self, rank: int, head: bool, binding: Binding, shared: dict[str, Array]) -> CardImage:
+        lowered = self.plan.lowered(rank, head)
+        arrays = {name: array for name, array in self._resident[rank].items() if name in lowered.program.buffer}
+        for buffer in lowered.program.buffers:
+            if buffer.name in arrays:
+                continue
+            made = np.zeros(self._shape(buffer, binding), buffer.type.dtype.storage)
+            is_input = buffer.space is Space.HOST and buffer.name != "host.picked"
+            arrays[buffer.name] = shared.setdefault(buffer.name, made) if is_input else made
+        groups = self.plan.layout.groups(rank)
+        indices = {name: ranks.index(rank) for name, ranks in groups.items()}
+        return CardImage(
+            rank=rank,
+            program=lowered.program,
+            arrays=arrays,
+            arena=self._arenas[rank],
+            offsets=lowered.arena.offsets,
+            groups=groups,
+            binding=Binding(binding.extents, indices),
+        )
+
+    def run(self, step: Step, requests: Requests, pool: PagePool, observe: Observe | None = None) -> StepNumbers:
+        """Execute a step on all cards; pages must be allocated already. `observe` sees every layer's output."""
+        binding = step_binding(self.plan, step)
+        rows = binding.extents["rows"][0]
+        images = self._images_for(rows > 0, binding)
+        host = {name: array for image in images for name, array in image.arrays.items() if name.startswith("host.")}
+        self._fill(host, step, requests, pool)
+        self.payload.run(images, self._tap(images, observe) if observe else None)
+        if not rows:
+            return StepNumbers([], np.zeros((0, self.plan.graph.vocab_size), np.float32))
+        last = images[self.plan.layout.rank(self.plan.layout.pp - 1, 0)]
+        picked = last.arrays["host.picked"]
+        logits = decode(last.arrays["logits"], last.program.buffer["logits"].type.dtype)
+        return StepNumbers([int(picked[row]) for row in self._emitting_rows(step)], logits)
+
+    def _tap(self, images: list[CardImage], observe: Observe) -> Callable[[int, int], None]:
+        """Called as each call ends; passes on the residual stream after the embedding and every layer."""
+        layout, graph = self.plan.layout, self.plan.graph
+        stages = layout.stage_layers(len(graph.layers))
+
+        def ended(rank: int, call: int) -> None:
+            image = images[rank]
+            blocks = [made.block.partition(".")[0] for made in image.program.calls]
+            if layout.tp_index_of(rank) or blocks[call] not in ("embed", "layer"):
+                return
+            before = blocks[:call].count("layer")
+            layer = -1 if blocks[call] == "embed" else stages[layout.stage_of(rank)][before]
+            x = image.arrays["x"]
+            observe(layer, decode(x, image.program.buffer["x"].type.dtype).astype(np.float32, copy=True))
+
+        return ended
+
+    def fill_cache(self, cached: Sequence[tuple[int, ...]], requests: Sequence[Request], pool: PagePool) -> None:
+        """Compute what stands in each request's cache before the job begins: untimed steps over its cached tokens."""
+        for request, ids in zip(requests, cached, strict=True):
+            before = Request(request.index, len(ids), 1, prompt=ids)
+            known = {request.index: before}
+            most = self.plan.largest.extents["tokens"][0]
+            for start in range(0, len(ids), most):
+                entry = Entry(request.index, start, min(most, len(ids) - start), False)
+                self.run(Step(0, "prefill", (entry,)), known, pool)
+
+    def _emitting_rows(self, step: Step) -> list[int]:
+        """Row of the logits that each emitting entry's token is picked from."""
+        rows: list[int] = []
+        row = 0
+        for entry in step.entries:
+            row += entry.count if self.plan.all_logits else int(entry.emits)
+            if entry.emits:
+                rows.append(row - 1)
+        return rows
+
+    def _fill(self, host: dict[str, Array], step: Step, requests: Requests, pool: PagePool) -> None:
+        """Write the step's inputs into host memory."""
+        ids: list[int] = []
+        positions: list[int] = []
+        slots: list[int] = []
+        rows: list[int] = []
+        keys: list[int] = []
+        tables = host["host.tables"]
+        tables[...] = 0
+        for index, entry in enumerate(step.entries):
+            request = requests[entry.request]
+            span = range(entry.start, entry.start + entry.count)
+            ids += [request.token_at(position - request.cached_len) for position in span]
+            positions += span
+            slots += [pool.slot(entry.request, position) for position in span]
+            table = pool.tables[entry.request]
+            tables[index, : len(table)] = table
+            picked = span if self.plan.all_logits else span[-1:] if entry.emits else ()
+            rows += [len(positions) - entry.count + position - entry.start for position in picked]
+            keys += [sample_key(self.seed, entry.request, position) for position in picked]
+        values = {
+            "ids": ids,
+            "positions": positions,
+            "slots": slots,
+            "rows": rows,
+            "keys": keys,
+            "q_lens": [entry.count for entry in step.entries],
+            "kv_lens": [entry.start + entry.count for entry in step.entries],
+        }
+        for name, numbers in values.items():
+            if f"host.{name}" in host:
+                host[f"host.{name}"][...] = numbers

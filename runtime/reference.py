@@ -1,0 +1,86 @@
+"""The reference: the same checkpoint run by transformers on torch, entered by one lazy door."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..isa.dtype import FP32
+from ..isa.errors import ConfigError
+from ..isa.instruction import Array
+from ..models.checkpoint import Checkpoint
+
+REFERENCE = "transformers {version} on torch, float32"
+
+
+@dataclass(frozen=True)
+class ReferenceRun:
+    """One sequence through the reference: the residual stream after each layer, and the logits of every position.
+
+    `layers` starts with the embedding; all arrays are float32, [tokens, hidden] and [tokens, vocab].
+    """
+
+    layers: list[Array]
+    logits: Array
+
+
+class Reference:
+    """A transformers model with the weights of a checkpoint, in float32 on the CPU."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        try:
+            import torch
+            import transformers
+        except ImportError as error:
+            raise ConfigError(
+                f"align needs transformers and torch ({error.name} is missing); install siltwin[reference]"
+            ) from None
+        self.name = REFERENCE.format(version=transformers.__version__)
+        self._torch = torch
+        self._model = _load(checkpoint, torch, transformers)
+
+    def run(self, ids: Sequence[int]) -> ReferenceRun:
+        """A full forward pass over a sequence, without a cache."""
+        torch = self._torch
+        seen: list[Array] = []
+
+        def watch(_module: Any, _inputs: Any, output: Any) -> None:
+            hidden = output[0] if isinstance(output, tuple) else output
+            seen.append(hidden[0].detach().numpy().astype(np.float32, copy=True))
+
+        body = self._model.model
+        hooks = [module.register_forward_hook(watch) for module in (body.embed_tokens, *body.layers)]
+        try:
+            with torch.no_grad():
+                logits = self._model(torch.tensor([list(ids)])).logits[0].numpy()
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return ReferenceRun(seen, np.asarray(logits, np.float32))
+
+
+def _load(checkpoint: Checkpoint, torch: Any, transformers: Any) -> Any:
+    """The transformers model: by its own loader from a directory, else from siltwin's reading of the weights."""
+    directory = Path(checkpoint.source)
+    if directory.is_dir():
+        load = transformers.AutoModelForCausalLM.from_pretrained
+        model = load(directory, dtype=torch.float32, trust_remote_code=False, local_files_only=True)
+        return model.eval()
+    config = transformers.AutoConfig.for_model(**checkpoint.config.to_hf())
+    config.dtype = torch.float32
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    state = {name: torch.from_numpy(checkpoint.load(name, FP32)) for name in checkpoint.names()}
+    model = model.to_empty(device="cpu")
+    missing, unexpected = model.load_state_dict(state, strict=False)
+    left = [name for name in missing if not (checkpoint.graph.tied and name == "lm_head.weight")]
+    if left or unexpected:
+        raise ConfigError(f"{checkpoint.source}: the reference lacks {left[:3]} and does not know {unexpected[:3]}")
+    model.tie_weights()
+    rotary = model.model.rotary_emb  # its buffers are computed, not loaded, and the meta device made none
+    model.model.rotary_emb = type(rotary)(config=config)
+    return model.eval()

@@ -1,0 +1,191 @@
+"""A job run on emulated cards: numbers, time and bytes of every step, by one loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..emulator.cluster import Cluster, Submission
+from ..emulator.hbm import OutOfMemory
+from ..emulator.span import Span
+from ..isa.instruction import Array
+from ..isa.program import Binding, Program
+from .job import Job
+from .memory import JobMemory
+from .numbers import Numbers, StepNumbers, step_binding
+from .prepare import Prepared, prepare
+from .report import Report
+from .scheduler import Request, Scheduler, Step
+from .summary import summarise
+
+Progress = Callable[[int, int | None, str], None]  # (steps done, steps in all if known, what is going on)
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """One step as it ran; its spans are a part of the run's, and `has_head` tells which program every card ran."""
+
+    step: Step
+    start_ps: int
+    end_ps: int
+    spans: tuple[Span, ...]
+    has_head: bool
+
+
+@dataclass
+class RunState:
+    """What a run has gathered so far; the report is made from it, whether or not it came to its end."""
+
+    prepared: Prepared
+    cluster: Cluster
+    memory: JobMemory
+    requests: list[Request]
+    records: list[StepRecord] = field(default_factory=list)
+    first_token_ps: dict[int, int] = field(default_factory=dict)
+    last_token_ps: dict[int, int] = field(default_factory=dict)
+    logits: dict[str, list[Array]] = field(default_factory=dict)
+    oom: OutOfMemory | None = None
+    load_s: float = 0.0
+    run_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A finished run: the report, and what it was made from, for traces and files."""
+
+    report: Report
+    records: tuple[StepRecord, ...]
+    memory: Mapping[int, list[tuple[int, int, str]]]
+    logits: dict[str, Array] | None
+    programs: Mapping[tuple[int, bool], Program]
+
+    @property
+    def spans(self) -> list[Span]:
+        """All spans in step order."""
+        return [span for record in self.records for span in record.spans]
+
+    @property
+    def span_steps(self) -> list[StepRecord]:
+        """The step of each span, in the same order."""
+        return [record for record in self.records for _ in record.spans]
+
+    def instruction_of(self, record: StepRecord, span: Span) -> tuple[str, str]:
+        """(block, instruction text) that a span of a step executed."""
+        program = self.programs[span.card, record.has_head]
+        block = program.block[program.calls[span.call].block]
+        return block.name, str(block.body[span.position].instruction)
+
+
+def run_job(job: Job, progress: Progress | None = None) -> RunResult:
+    """Run a job to its end, or to the allocation that did not fit, and report."""
+    started = time.perf_counter()
+    say = progress or (lambda done, total, text: None)
+    say(0, None, "reading the model")
+    state = _start(prepare(job))
+    try:
+        _run(state, say)
+    except OutOfMemory as error:
+        state.oom = error
+    report = summarise(state, time.perf_counter() - started)
+    return _result(state, report)
+
+
+def _start(prepared: Prepared) -> RunState:
+    plan = prepared.plan
+    cluster = Cluster(plan.card, prepared.cluster.topology(), plan.layout.cards)
+    return RunState(prepared, cluster, plan.memory(range(plan.layout.cards)), prepared.requests())
+
+
+def _run(state: RunState, say: Progress) -> None:
+    """Load, step until all requests are done, unload; memory is freed even when it ran out."""
+    prepared, memory = state.prepared, state.memory
+    begun = time.perf_counter()
+    try:
+        memory.load(0)
+        numbers = Numbers(prepared.plan, prepared.checkpoint, prepared.job.seed) if prepared.job.payload else None
+        for request in state.requests:
+            memory.grow_to(request, request.cached_len, 0)
+        if numbers is not None:
+            numbers.fill_cache(prepared.cached, state.requests, memory.pool)
+        state.load_s = time.perf_counter() - begun
+        begun = time.perf_counter()
+        _steps(state, numbers, say)
+        state.run_s = time.perf_counter() - begun
+    finally:
+        now = state.cluster.now_ps
+        for request in state.requests:
+            memory.release(request, now)
+        memory.unload(now)
+
+
+def _steps(state: RunState, numbers: Numbers | None, say: Progress) -> None:
+    plan, requests = state.prepared.plan, state.requests
+    scheduler = Scheduler(requests, plan.chunk_tokens)
+    expected = max(request.max_new_tokens for request in requests)
+    while (step := scheduler.next_step()) is not None:
+        say(step.index, max(expected, step.index + 1), f"step {step.index}, {step.kind}")
+        state.memory.begin(step, requests, state.cluster.now_ps)
+        result = numbers.run(step, requests, state.memory.pool) if numbers else None
+        record = _time(state, step)
+        state.records.append(record)
+        emitting = [entry.request for entry in step.entries if entry.emits]
+        for index in emitting:
+            state.first_token_ps.setdefault(index, record.end_ps)
+            state.last_token_ps[index] = record.end_ps
+        if result is not None and plan.all_logits:
+            _keep_logits(state, step, result)
+        for request in scheduler.complete(step, result.picked if result else None):
+            state.memory.release(request, record.end_ps)
+    say(expected, expected, "done")
+
+
+def _time(state: RunState, step: Step) -> StepRecord:
+    """Emulate a step on all cards, from now until its last instruction ends."""
+    plan, cluster = state.prepared.plan, state.cluster
+    binding = step_binding(plan, step)
+    has_head = plan.rows_of(step) > 0
+    submissions = []
+    for rank in range(plan.layout.cards):
+        groups = plan.layout.groups(rank)
+        indices = {name: ranks.index(rank) for name, ranks in groups.items()}
+        program = plan.lowered(rank, has_head).program
+        submissions.append(Submission(rank, program, Binding(binding.extents, indices), groups))
+    start = cluster.now_ps
+    ticket = cluster.submit(submissions)
+    cluster.run_until(ticket)
+    return StepRecord(step, start, cluster.now_ps, tuple(ticket.spans), has_head)
+
+
+def _keep_logits(state: RunState, step: Step, result: StepNumbers) -> None:
+    """File the rows of a step: every prompt position, and the row that each generated token was picked from."""
+    row = 0
+    for entry in step.entries:
+        rows = result.logits[row : row + entry.count]
+        row += entry.count
+        request = state.requests[entry.request]
+        if request.in_prefill:
+            state.logits.setdefault(f"logits_{entry.request}", []).append(rows.copy())
+        if entry.emits:
+            state.logits.setdefault(f"decode_logits_{entry.request}", []).append(rows[-1:].copy())
+
+
+def _result(state: RunState, report: Report) -> RunResult:
+    plan = state.prepared.plan
+    logits: dict[str, Array] | None = None
+    if plan.all_logits:
+        logits = {name: np.concatenate(parts) for name, parts in state.logits.items()}
+        logits |= {f"tokens_{r.index}": np.array(r.tokens, np.int64) for r in state.requests}
+    return RunResult(
+        report=report,
+        records=tuple(state.records),
+        memory={rank: list(hbm.history()) for rank, hbm in state.memory.hbm.items()},
+        logits=logits,
+        programs={
+            (rank, record.has_head): plan.lowered(rank, record.has_head).program
+            for rank in range(plan.layout.cards)
+            for record in state.records
+        },
+    )

@@ -1,0 +1,27 @@
+"""The JSON schema of every report, by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from .catalogue import CardDetail, CardsReport, ModelsReport
+from .report import OomReport, Report
+from .report_align import AlignReport
+from .report_limits import LimitsReport
+
+DOCUMENTS: dict[str, type[BaseModel]] = {
+    "report": Report,
+    "oom": OomReport,
+    "limits": LimitsReport,
+    "align": AlignReport,
+    "cards": CardsReport,
+    "card": CardDetail,
+    "models": ModelsReport,
+}
+
+
+def schema_of(name: str) -> dict[str, Any]:
+    """The JSON schema of what `--json` writes; `oom` is the part of a report that tells of an out-of-memory."""
+    return DOCUMENTS[name].model_json_schema(mode="serialization")

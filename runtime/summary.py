@@ -1,0 +1,308 @@
+"""From what a run gathered to its Report: times from spans, bytes from allocators, evidence from the card."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..emulator.evidence import EvidenceKind, weakest
+from ..emulator.hbm import OutOfMemory
+from ..emulator.span import Span
+from ..emulator.spec import CardSpec
+from ..models.graph import total_parameters
+from . import limits
+from .communication import collective_parts, link_parts
+from .layout import Layout
+from .plan import JobPlan
+from .prepare import Prepared
+from .report import (
+    BOUNDS,
+    Bounds,
+    CardPart,
+    CardReport,
+    ClusterPart,
+    EvidenceReport,
+    Fits,
+    HostReport,
+    LayoutPart,
+    LiveAllocation,
+    ModelPart,
+    OomReport,
+    PhaseReport,
+    Phases,
+    Report,
+    RequestReport,
+    StepReport,
+    Totals,
+    UnitUse,
+)
+
+if TYPE_CHECKING:
+    from .run import RunState, StepRecord
+
+PS_PER_S = 10**12
+
+NOT_MODELLED = (
+    "host work between steps: the next step starts when the last one's tokens are on the host",
+    "the loading of weights: time starts when they are in place",
+    "freeing of KV pages that fell out of a sliding window: they are kept to the end of the request",
+    "heat, power limits and faults: the clock stays where the card's file puts it",
+    "vision towers, training steps, speculative decoding, prefix caching and preemption",
+    "kernel autotuning: unit times follow a first-cut tile schedule, not a vendor's library",
+)
+TIME_SECTIONS = ("clock_hz", "cores", "tensor", "vector", "l2", "hbm", "dma", "dispatch", "link", "host")
+MEMORY_PATHS = ("hbm.capacity_bytes", "hbm.reserved_bytes")
+
+
+def model_part(prepared: Prepared) -> ModelPart:
+    """The model section."""
+    checkpoint, plan = prepared.checkpoint, prepared.plan
+    return ModelPart(
+        name=checkpoint.config.name,
+        family=checkpoint.config.family,
+        total_params=total_parameters(checkpoint.graph),
+        dtype=plan.dtype.name,
+        kv_dtype=plan.kv_dtype.name,
+        source=checkpoint.source,
+        num_layers=len(checkpoint.graph.layers),
+    )
+
+
+def card_part(card: CardSpec) -> CardPart:
+    """The card section."""
+    kinds = [evidence.evidence for evidence in card.evidence.values()]
+    return CardPart(name=card.name, description=card.description, weakest_evidence=weakest(kinds))
+
+
+def cluster_part(prepared: Prepared) -> ClusterPart:
+    """The cluster section."""
+    used = prepared.plan.layout.cards
+    return ClusterPart(
+        name=prepared.cluster.name,
+        kind=prepared.cluster.kind,
+        cards_used=used,
+        cards_unused=prepared.cluster_cards - used,
+    )
+
+
+def layout_part(layout: Layout) -> LayoutPart:
+    """The layout section."""
+    return LayoutPart(
+        tp=layout.tp,
+        pp=layout.pp,
+        dp=layout.dp,
+        cp=layout.cp,
+        ep=layout.ep,
+        etp=layout.etp,
+        cards=layout.cards,
+    )
+
+
+def summarise(state: RunState, wall_s: float) -> Report:
+    """The report of a run, finished or out of memory."""
+    prepared, plan = state.prepared, state.prepared.plan
+    steps = tuple(_step(record) for record in state.records)
+    elapsed_ps = state.records[-1].end_ps if state.records else 0
+    requests = tuple(_requests(state))
+    return Report(
+        model=model_part(prepared),
+        card=card_part(plan.card),
+        cluster=cluster_part(prepared),
+        layout=layout_part(plan.layout),
+        engine="simpy",
+        payload=prepared.job.payload,
+        requests=requests,
+        steps=steps,
+        cards=tuple(_card(state, rank, elapsed_ps) for rank in range(plan.layout.cards)),
+        links=link_parts(state.cluster, prepared.cluster.topology()),
+        collectives=collective_parts(state.cluster),
+        totals=_totals(plan, requests, steps, elapsed_ps),
+        phases=_phases(steps),
+        evidence=tuple(_evidence(prepared)),
+        warnings=prepared.warnings,
+        not_modelled=NOT_MODELLED,
+        oom=_oom(state.oom, state) if state.oom else None,
+        host=_host(state, wall_s),
+    )
+
+
+def held_ps(spans: Sequence[Span], start_ps: int, end_ps: int) -> Bounds:
+    """The time from start to end, each instant given to what held the instruction that ran then.
+
+    Of instructions that overlap, over all cards, the one that was issued first counts; an instant at which no
+    card ran anything counts as dependency. So the bounds sum to the whole time.
+    """
+    working = [span for span in spans if span.bound != "dependency" and span.end_ps > span.start_ps]
+    if not working:
+        return Bounds(dependency=end_ps - start_ps)
+    starts, ends = (np.array([span[field] for span in working], np.int64) for field in (6, 7))
+    codes = np.array([BOUNDS.index(span.bound) for span in working])
+    order = np.lexsort((ends, starts))
+    starts, ends, codes = starts[order], ends[order], codes[order]
+    reached = np.maximum(np.concatenate(([start_ps], np.maximum.accumulate(ends)[:-1])), start_ps)
+    own = np.maximum(0, ends - np.maximum(starts, reached))
+    totals = {name: int(own[codes == code].sum()) for code, name in enumerate(BOUNDS)}
+    totals["dependency"] = (end_ps - start_ps) - sum(totals.values())
+    return Bounds(**totals)
+
+
+def _step(record: StepRecord) -> StepReport:
+    bounds = held_ps(record.spans, record.start_ps, record.end_ps)
+    return StepReport(
+        index=record.step.index,
+        kind=record.step.kind,
+        start_ps=record.start_ps,
+        end_ps=record.end_ps,
+        tokens=record.step.tokens,
+        sequences=len(record.step.entries),
+        bound=bounds.largest,
+        bounds=bounds,
+    )
+
+
+def _requests(state: RunState) -> list[RequestReport]:
+    tokenizer = state.prepared.checkpoint.tokenizer
+    reports = []
+    for request in state.requests:
+        first = state.first_token_ps.get(request.index)
+        later = request.generated - 1
+        spread = state.last_token_ps.get(request.index, 0) - (first or 0)
+        text = tokenizer.decode(request.tokens) if tokenizer and state.prepared.job.payload else None
+        reports.append(
+            RequestReport(
+                prompt_tokens=request.prompt_len,
+                cached_tokens=request.cached_len,
+                tokens=tuple(request.tokens),
+                output_tokens=request.generated,
+                text=text,
+                ttft_s=None if first is None else first / PS_PER_S,
+                tpot_s=spread / later / PS_PER_S if later > 0 else None,
+                finish_reason=request.finish_reason,
+            )
+        )
+    return reports
+
+
+def _card(state: RunState, rank: int, elapsed_ps: int) -> CardReport:
+    hbm = state.memory.hbm[rank]
+    usage = state.cluster.usage(rank)
+    return CardReport(
+        rank=rank,
+        stage=state.prepared.plan.layout.stage_of(rank),
+        peak_bytes=hbm.peak_bytes,
+        peak_ps=hbm.peak_ps,
+        capacity_bytes=hbm.capacity_bytes,
+        reserved_bytes=hbm.reserved_bytes,
+        by_tag=dict(hbm.peak_by_tag),
+        live_at_end_bytes=hbm.live_bytes,
+        units={
+            name: UnitUse(
+                busy_ps=use.busy_ps,
+                utilisation=use.demanded_ps / elapsed_ps if elapsed_ps else 0.0,
+                cycles=use.cycles,
+            )
+            for name, use in usage.items()
+        },
+    )
+
+
+def _mean(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _totals(plan: JobPlan, requests: Sequence[RequestReport], steps: Sequence[StepReport], elapsed_ps: int) -> Totals:
+    ttfts = [request.ttft_s for request in requests if request.ttft_s is not None]
+    prompt_ps = sum(step.end_ps - step.start_ps for step in steps if step.kind != "decode")
+    prompt_tokens = sum(request.prompt_tokens for request in requests)
+    finished = all(request.finish_reason for request in requests)
+    output = sum(request.output_tokens for request in requests)
+    return Totals(
+        elapsed_ps=elapsed_ps,
+        ttft_max_s=max(ttfts, default=None),
+        ttft_mean_s=_mean(ttfts),
+        tpot_mean_s=_mean([request.tpot_s for request in requests if request.tpot_s is not None]),
+        output_tokens_per_s=output * PS_PER_S / elapsed_ps if elapsed_ps else None,
+        prompt_tokens_per_s=prompt_tokens * PS_PER_S / prompt_ps if prompt_ps and finished else None,
+        cycles=elapsed_ps * int(plan.card.clock_hz) // PS_PER_S,
+    )
+
+
+def _phases(steps: Sequence[StepReport]) -> Phases:
+    found: dict[str, PhaseReport] = {}
+    for kind in ("prefill", "decode", "mixed"):
+        own = [step for step in steps if step.kind == kind]
+        if own:
+            bounds = Bounds(**{name: sum(getattr(step.bounds, name) for step in own) for name in BOUNDS})
+            elapsed = sum(step.end_ps - step.start_ps for step in own)
+            found[kind] = PhaseReport(steps=len(own), elapsed_ps=elapsed, bound=bounds.largest, bounds=bounds)
+    return Phases(**found)
+
+
+def _evidence(prepared: Prepared) -> list[EvidenceReport]:
+    """What the figures rest on: every number of the sections that timing reads, and of those that memory reads."""
+    card = prepared.plan.card
+    time = {path: found.evidence for path, found in card.evidence.items() if path.split(".")[0] in TIME_SECTIONS}
+    if prepared.plan.layout.cards > 1:
+        time[f"cluster {prepared.cluster.name}"] = prepared.cluster.weakest_evidence()
+    memory = {path: card.evidence_of(path).evidence for path in MEMORY_PATHS}
+    return [_figure("time", time), _figure("memory", memory)]
+
+
+def _figure(name: str, kinds: dict[str, EvidenceKind]) -> EvidenceReport:
+    assumed = tuple(path for path, kind in kinds.items() if kind == "assumed")
+    return EvidenceReport(figure=name, weakest=weakest(kinds.values()), assumed=assumed)
+
+
+def _host(state: RunState, wall_s: float) -> HostReport:
+    generated = sum(request.generated for request in state.requests)
+    return HostReport(
+        wall_s=wall_s,
+        load_s=state.load_s,
+        run_s=state.run_s,
+        output_tokens_per_s=generated / state.run_s if state.run_s and generated else None,
+    )
+
+
+def job_fits(plan: JobPlan) -> Fits:
+    """What would fit, each found by the allocator path that runs."""
+    return Fits(
+        largest_batch=limits.largest_batch(plan) or None,
+        largest_context=limits.largest_context(plan) or None,
+        smallest_hbm_bytes=limits.smallest_hbm(plan),
+        smallest_tp=limits.smallest_tp(plan),
+    )
+
+
+def _oom(error: OutOfMemory, state: RunState) -> OomReport:
+    step = next((r.step.kind for r in reversed(state.records)), None)
+    assert error.card is not None, "whoever knows the card writes it in"
+    return OomReport(
+        card=int(error.card.removeprefix("card ")),
+        time_ps=error.time_ps,
+        step=error.step,
+        step_kind=step if error.step is not None else "load",
+        instruction=error.instruction,
+        request=None if error.request is None else int(error.request),
+        tag=error.tag,
+        owner=error.owner,
+        requested_bytes=error.requested_bytes,
+        missing_bytes=error.missing_bytes,
+        capacity_bytes=error.capacity_bytes,
+        reserved_bytes=error.reserved_bytes,
+        free_bytes=error.free_bytes,
+        largest_hole_bytes=error.largest_hole_bytes,
+        largest_live=tuple(
+            LiveAllocation(
+                owner=held.owner,
+                tag=held.tag,
+                num_bytes=held.num_bytes,
+                address=held.address,
+                allocated_ps=held.time_ps,
+            )
+            for held in error.largest
+        ),
+        by_tag=error.by_tag,
+        fits=job_fits(state.prepared.plan),
+    )
