@@ -20,8 +20,11 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 WEIGHT_DTYPES = ("fp32", "fp16", "bf16")
 MOST_LAYERS = 10_000
-_LAYER_KINDS = {"full_attention": "full_attention", "attention": "full_attention"} | {
-    "sliding_attention": "sliding_attention"
+# as layer_types spells them, now and formerly
+_LAYER_KINDS = {
+    "full_attention": "full_attention",
+    "attention": "full_attention",
+    "sliding_attention": "sliding_attention",
 }
 
 
@@ -69,8 +72,8 @@ def read_dense(
         qk_norm=qk_norm,
         tied=fields.flag("tie_word_embeddings", False),
         dtype=_dtype(fields),
-        bos_id=_bos(fields),
-        eos_ids=_eos(fields),
+        bos_id=fields.integer_or_none("bos_token_id", minimum=0),
+        eos_ids=token_ids(fields, "eos_token_id"),
         assumed=tuple(fields.assumed),
         source=fields.where,
         resolved=fields.resolved,
@@ -112,6 +115,15 @@ def windows_by_layer_kind(fields: Fields) -> tuple[int, ...]:
     if "sliding_attention" in kinds and not window:
         raise fields.fault("layer_types", "full_attention throughout, for no sliding_window is in use")
     return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
+
+
+def token_ids(fields: Fields, key: str) -> tuple[int, ...]:
+    """One id, a list of ids, or null, as a tuple."""
+    value: Any = fields.take(key, None)
+    ids = value if isinstance(value, list) else [] if value is None else [value]
+    if not all(is_number(item) and isinstance(item, int) and item >= 0 for item in ids):
+        raise fields.fault(key, "a token id, a list of token ids, or null")
+    return tuple(ids)
 
 
 def build_dense(config: ModelConfig) -> Graph:
@@ -242,23 +254,6 @@ def _dtype(fields: Fields) -> DType:
         raise UnsupportedError(f"{fields.where}: {key}={value!r} is not supported; known: {', '.join(WEIGHT_DTYPES)}")
     fields.resolved["dtype"] = str(DTYPES[dtype.name].value)
     return dtype
-
-
-def _bos(fields: Fields) -> int | None:
-    return fields.integer_or_none("bos_token_id", minimum=0)
-
-
-def _eos(fields: Fields) -> tuple[int, ...]:
-    return token_ids(fields, "eos_token_id")
-
-
-def token_ids(fields: Fields, key: str) -> tuple[int, ...]:
-    """One id, a list of ids, or null, as a tuple."""
-    value: Any = fields.take(key, None)
-    ids = value if isinstance(value, list) else [] if value is None else [value]
-    if not all(is_number(item) and isinstance(item, int) and item >= 0 for item in ids):
-        raise fields.fault(key, "a token id, a list of token ids, or null")
-    return tuple(ids)
 
 
 def _first_sliding(fields: Fields) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import tokenizers
@@ -19,6 +21,20 @@ _LLAMA3 = (
 _QWEN2 = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 
 
+@contextmanager
+def library_errors(where: str) -> Iterator[None]:
+    """Turn whatever the tokenizers library raises into a ConfigError that begins with `where`.
+
+    It raises bare Exception, and where its Rust code panics on a damaged file a BaseException.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise ConfigError(f"{where} ({error})") from None
+
+
 def gguf_tokenizer(metadata: dict[str, Any], where: str) -> tokenizers.Tokenizer:
     """The tokenizer of a GGUF file; NotYetError for vocabularies that are not byte-level BPE."""
     model = metadata.get("tokenizer.ggml.model")
@@ -31,10 +47,8 @@ def gguf_tokenizer(metadata: dict[str, Any], where: str) -> tokenizers.Tokenizer
         raise ConfigError(f"{where}: tokenizer.ggml.tokens holds a token twice")
     pre = metadata.get("tokenizer.ggml.pre")
     whole_words_first = pre in LLAMA3_NAMES  # a word that is a token is not merged up to
-    try:
+    with library_errors(f"{where}: tokenizer.ggml.merges"):
         tokenizer = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=whole_words_first))
-    except Exception as error:  # the library raises bare Exception
-        raise ConfigError(f"{where}: tokenizer.ggml.merges: {error}") from None
     tokenizer.pre_tokenizer = _pre_tokenizer(pre, where)
     if pre == "qwen2":
         tokenizer.normalizer = normalizers.NFC()

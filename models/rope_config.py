@@ -45,8 +45,10 @@ def _table(fields: Fields) -> Fields:
     table = old or new
     nested = [name for name, value in table.items() if isinstance(value, Mapping)]
     if nested:
-        raise UnsupportedError(f"{fields.where}: {key} holds one table a layer kind ({', '.join(nested)}); "
-                               "only one table for all layers is supported")  # fmt: skip
+        raise UnsupportedError(
+            f"{fields.where}: {key} holds one table a layer kind ({', '.join(nested)}); "
+            "only one table for all layers is supported"
+        )
     return Fields(table, f"{fields.where}: {key}")
 
 

@@ -104,8 +104,10 @@ def _check_layout(path: Path, entries: list[Entry], data_bytes: int) -> None:
         where = f"{path}: {entry.name}: data_offsets [{entry.begin}, {entry.end}]"
         wanted = -(-math.prod(entry.shape) * DTYPE_BITS[entry.dtype] // 8)
         if entry.end - entry.begin != wanted:
-            raise ConfigError(f"{where} span {entry.end - entry.begin} bytes; {entry.dtype} of shape "
-                              f"{list(entry.shape)} takes {wanted}")  # fmt: skip
+            raise ConfigError(
+                f"{where} span {entry.end - entry.begin} bytes; "
+                f"{entry.dtype} of shape {list(entry.shape)} takes {wanted}"
+            )
         if entry.end > data_bytes:
             raise ConfigError(f"{where} reach beyond the {data_bytes} bytes of data in the file; it is truncated")
         if entry.begin < position:

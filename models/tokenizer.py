@@ -14,7 +14,7 @@ from .chat_template import render_chat
 from .config import read_json
 from .fields import short
 from .gguf_file import GgufFile
-from .gguf_tokenizer import LLAMA3_NAMES, gguf_tokenizer
+from .gguf_tokenizer import LLAMA3_NAMES, gguf_tokenizer, library_errors
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,8 @@ class Tokenizer:
             text.encode("utf-8")
         except UnicodeEncodeError:
             raise ConfigError(f"prompt {short(text)} is no valid Unicode text (a lone surrogate)") from None
-        ids = list(self.backend.encode(text, add_special_tokens=add_special_tokens).ids)
+        with library_errors(f"{self.where}: tokenizer cannot encode"):
+            ids = list(self.backend.encode(text, add_special_tokens=add_special_tokens).ids)
         return [*self.prefix_ids, *ids, *self.suffix_ids] if add_special_tokens else ids
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
@@ -52,8 +53,8 @@ class Tokenizer:
         wrong = [index for index in ids if not 0 <= int(index) < 2**32]
         if wrong:
             raise ConfigError(f"token id {wrong[0]} is out of range; ids run from 0 to {self.vocab_size - 1}")
-        text: str = self.backend.decode([int(index) for index in ids], skip_special_tokens=skip_special_tokens)
-        return text
+        with library_errors(f"{self.where}: tokenizer cannot decode"):
+            return str(self.backend.decode([int(index) for index in ids], skip_special_tokens=skip_special_tokens))
 
     def apply_chat_template(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True) -> str:
         """The prompt text of a conversation ({"role": ..., "content": ...} each); encode it without special tokens."""
@@ -79,10 +80,8 @@ def tokenizer_of_directory(directory: Path, eos_ids: tuple[int, ...] = ()) -> To
     path = directory / "tokenizer.json"
     if not path.exists():
         return None
-    try:
+    with library_errors(f"{path}: no valid tokenizer"):
         backend = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises bare Exception for whatever is wrong in the file
-        raise ConfigError(f"{path}: no valid tokenizer ({error})") from None
     settings_path = directory / "tokenizer_config.json"
     settings = read_json(settings_path) if settings_path.exists() else {}
     return Tokenizer(

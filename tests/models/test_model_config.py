@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from siltwin.isa.dtype import BF16, FP16, FP32
 from siltwin.isa.errors import ConfigError, NotYetError, SiltwinError, UnsupportedError
+from siltwin.models import families
 from siltwin.models.config import read_config
 from siltwin.models.registry import known_families
 
@@ -53,6 +54,21 @@ def refused(raw: dict[str, Any], kind: type[SiltwinError] = ConfigError) -> str:
 
 def test_the_registry_finds_the_four_dense_families() -> None:
     assert list(known_families()) == ["llama", "mistral", "qwen2", "qwen3"]
+
+
+def test_a_new_family_is_one_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "olmo9.py").write_text(
+        "from siltwin.models.families.llama import read\n"
+        "from siltwin.models.dense_decoder import build_dense\n"
+        "from siltwin.models.family import Family\n"
+        "FAMILY = Family('olmo9', 'Olmo9ForCausalLM', read, build_dense)\n"
+    )
+    monkeypatch.setattr(families, "__path__", [*families.__path__, str(tmp_path)])
+    known_families.cache_clear()
+    try:
+        assert read_config(llama(model_type="olmo9")).family == "olmo9"
+    finally:
+        known_families.cache_clear()
 
 
 def test_the_v4_and_v5_spellings_mean_the_same() -> None:

@@ -190,6 +190,14 @@ def test_a_damaged_tokenizer_names_its_file(tmp_path: Path) -> None:
         tokenizer_of_directory(tmp_path)
 
 
+def test_a_tokenizer_that_makes_the_library_panic_is_an_error_of_ours(tmp_path: Path) -> None:
+    settings = json.loads(backend().to_str())
+    settings["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(settings))
+    with pytest.raises(ConfigError, match="tokenizer.json: no valid tokenizer"):
+        tokenizer_of_directory(tmp_path)
+
+
 def test_no_tokenizer_is_none(tmp_path: Path) -> None:
     assert tokenizer_of_directory(tmp_path) is None
 

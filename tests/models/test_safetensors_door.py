@@ -207,6 +207,17 @@ def test_a_header_that_lies_is_caught_at_its_field(tmp_path: Path, change: Any, 
     assert str(path) in text and named in text
 
 
+def test_every_flipped_byte_of_the_header_is_read_or_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, weights()) / "model.safetensors"
+    content = path.read_bytes()
+    for at in range(0, 1800, 3):
+        path.write_bytes(content[:at] + bytes([content[at] ^ 0x15]) + content[at + 1 :])
+        try:
+            open_checkpoint(tmp_path).load(Q, FP32)
+        except SiltwinError:
+            pass
+
+
 def test_a_header_that_is_no_json_or_repeats_a_name_is_caught(tmp_path: Path) -> None:
     path = write(tmp_path, weights()) / "model.safetensors"
     for header in (b"\xff\xfe\xfd", b"{" * 5000, b'{"a": NaN}'):
