@@ -204,7 +204,8 @@ class LinkReport(Part):
 class CollectiveReport(Part):
     """Communication of one kind along one axis of the layout.
 
-    `count` operations of the whole job; `bytes` that all members sent; `time_ps` of the card that spent most in them.
+    `count` operations of the whole job; `bytes` that crossed links, once a link; `time_ps` of the card that spent most
+    in them.
     """
 
     axis: str

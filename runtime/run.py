@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..emulator.cluster import Cluster, Submission
+from ..emulator.cluster import Cluster
+from ..emulator.exchange import Exchanged
 from ..emulator.hbm import OutOfMemory
 from ..emulator.span import Span
+from ..emulator.ticket import Submission
 from ..isa.instruction import Array
 from ..isa.program import Binding, Program
 from .job import Job
@@ -32,6 +34,7 @@ class StepRecord:
     start_ps: int
     end_ps: int
     spans: tuple[Span, ...]
+    exchanges: tuple[Exchanged, ...]
     has_head: bool
 
 
@@ -115,7 +118,7 @@ def _run(state: RunState, say: Progress) -> None:
         _steps(state, numbers, say)
         state.run_s = time.perf_counter() - begun
     finally:
-        now = state.cluster.now_ps
+        now = state.cluster.env.now
         for request in state.requests:
             memory.release(request, now)
         memory.unload(now)
@@ -127,7 +130,7 @@ def _steps(state: RunState, numbers: Numbers | None, say: Progress) -> None:
     expected = max(request.max_new_tokens for request in requests)
     while (step := scheduler.next_step()) is not None:
         say(step.index, max(expected, step.index + 1), f"step {step.index}, {step.kind}")
-        state.memory.begin(step, requests, state.cluster.now_ps)
+        state.memory.begin(step, requests, state.cluster.env.now)
         result = numbers.run(step, requests, state.memory.pool) if numbers else None
         record = _time(state, step)
         state.records.append(record)
@@ -153,10 +156,9 @@ def _time(state: RunState, step: Step) -> StepRecord:
         indices = {name: ranks.index(rank) for name, ranks in groups.items()}
         program = plan.lowered(rank, has_head).program
         submissions.append(Submission(rank, program, Binding(binding.extents, indices), groups))
-    start = cluster.now_ps
     ticket = cluster.submit(submissions)
     cluster.run_until(ticket)
-    return StepRecord(step, start, cluster.now_ps, tuple(ticket.spans), has_head)
+    return StepRecord(step, ticket.start_ps, ticket.end_ps, tuple(ticket.spans), tuple(ticket.exchanged), has_head)
 
 
 def _keep_logits(state: RunState, step: Step, result: StepNumbers) -> None:

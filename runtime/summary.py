@@ -13,7 +13,7 @@ from ..emulator.span import Span
 from ..emulator.spec import CardSpec
 from ..models.graph import total_parameters
 from . import limits
-from .communication import collective_parts, link_parts
+from .communication import collective_reports, link_reports
 from .layout import Layout
 from .plan import JobPlan
 from .prepare import Prepared
@@ -106,6 +106,7 @@ def summarise(state: RunState, wall_s: float) -> Report:
     steps = tuple(_step(record) for record in state.records)
     elapsed_ps = state.records[-1].end_ps if state.records else 0
     requests = tuple(_requests(state))
+    exchanges = [exchange for record in state.records for exchange in record.exchanges]
     return Report(
         model=model_part(prepared),
         card=card_part(plan.card),
@@ -116,8 +117,8 @@ def summarise(state: RunState, wall_s: float) -> Report:
         requests=requests,
         steps=steps,
         cards=tuple(_card(state, rank, elapsed_ps) for rank in range(plan.layout.cards)),
-        links=link_parts(state.cluster, prepared.cluster.topology()),
-        collectives=collective_parts(state.cluster),
+        links=link_reports(state.cluster, exchanges),
+        collectives=collective_reports(state.cluster, plan.layout, exchanges),
         totals=_totals(plan, requests, steps, elapsed_ps),
         phases=_phases(steps),
         evidence=tuple(_evidence(prepared)),
