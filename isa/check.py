@@ -97,7 +97,7 @@ def _distinct(what: str, section: str, names: Iterable[str], taken: Iterable[str
         if name in taken:
             raise IllegalProgramError(f"{what} {name!r} has the name of a queue, which has a semaphore already", place)
         if name in seen:
-            raise IllegalProgramError(f"two {what}s are named {name!r}", place)
+            raise IllegalProgramError(f"{what} {name!r} is declared twice", place)
         seen.add(name)
 
 
@@ -124,7 +124,7 @@ def _check_block(program: Program, declared: _Declared, index: int, block: Block
         for position, (name, kind) in enumerate(typed):
             place = (*at, section, position)
             if section == "local" and name in params:
-                raise IllegalProgramError(f"two buffers of block {block.name} are named {name!r}", place)
+                raise IllegalProgramError(f"buffer of block {block.name} {name!r} is declared twice", place)
             _check_dims(declared, f"block {block.name}: {name}", kind, place)
     shapes, tracker, counts = BlockShapes(block, program.group_sizes), _Uses(block), _Counts()
     for position, issue in enumerate(block.body):
@@ -243,8 +243,8 @@ def _check_call(program: Program, uses: dict[str, dict[str, _Use]], call: Call) 
             continue
         if use.on_host != (buffer.space is Space.HOST):
             needed = "host memory" if use.on_host else "device memory"
-            raise ProgramError(f"{name} must lie in {needed}, and {argument} is a {buffer.space.value} buffer")
+            raise ProgramError(f"{name} must lie in {needed}, and {argument} is of space {buffer.space.value}")
         if use.computed and buffer.space in READ_ONLY:
-            raise ProgramError(f"the block writes {name}, and {argument} is a {buffer.space.value} buffer")
+            raise ProgramError(f"the block writes {name}, and {argument} is of space {buffer.space.value}")
         if other != name and any(u.written for u in (use, uses[call.block].get(other)) if u):
             raise ProgramError(f"{other} and {name} are both {argument}, and the block writes one of them")

@@ -1,0 +1,237 @@
+"""The rules of each instruction: one legal form, and every way to break it with the reason that is given."""
+
+from dataclasses import fields
+
+import pytest
+
+from siltwin.isa.errors import ProgramError
+from siltwin.isa.instruction import Instruction
+from siltwin.isa.registry import INSTRUCTIONS
+
+LEGAL: dict[str, tuple[str, str]] = {
+    "matmul": ("dst=%d a=%a w=%w bias=%b", "d: bf16[t, 8]; a: bf16[t, 4]; w: bf16[8, 4]; b: fp32[8]"),
+    "attention": (
+        "dst=%d q=%q cache=%c tables=%p q_lens=%l kv_lens=%k q_extent=q_lens kv_extent=kv_lens heads=4 kv_heads=2 "
+        "qk_dim=8 v_dim=4 scale=0.5 window=0",
+        "d: bf16[t, 16]; q: bf16[t, 32]; c: bf16[9, 16, 24]; p: int32[n, 3]; l: int32[n]; k: int32[n]",
+    ),
+    "rmsnorm": ("dst=%d x=%x weight=%w eps=1e-06 plus_one=no", "d: bf16[t, 8]; x: bf16[t, 8]; w: bf16[4]"),
+    "add_rmsnorm": (
+        "dst=%d x=%x delta=%y weight=%w eps=1e-06 plus_one=no",
+        "d: bf16[t, 8]; x: bf16[t, 8]; y: bf16[t, 8]; w: bf16[8]",
+    ),
+    "layernorm": ("dst=%d x=%x weight=%w bias=%b eps=0.0", "d: bf16[3, 8]; x: bf16[3, 8]; w: fp32[8]; b: fp32[8]"),
+    "rope": (
+        "x=%x cos=%c sin=%s positions=%p head_dim=8 rotary_dim=6 interleaved=no",
+        "x: bf16[t, 16]; c: fp32[99, 3]; s: fp32[99, 3]; p: int32[t]",
+    ),
+    "gated": ("dst=%d x=%x activation=silu", "d: bf16[t, 5]; x: bf16[t, 10]"),
+    "add": ("dst=%d a=%a b=%b", "d: bf16[t, 6]; a: fp32[t, 6]; b: bf16[t, 6]"),
+    "scale": ("dst=%d x=%x factor=0.5", "d: bf16[7, 2]; x: fp32[7, 2]"),
+    "cast": ("dst=%d x=%x", "d: bf16[2, 2]; x: fp32[2, 2]"),
+    "softmax": ("dst=%d x=%x", "d: fp32[t, 5]; x: bf16[t, 5]"),
+    "argmax": ("dst=%d x=%x", "d: int32[t]; x: bf16[t, 9]"),
+    "sample": ("dst=%d x=%x keys=%k temperature=0.7 top_k=4 top_p=0.9", "d: int32[t]; x: fp32[t, 9]; k: int64[t]"),
+    "copy": ("dst=%d src=%s", "d: bf16[t, 6]; s: fp32[t, 6]"),
+    "gather": ("dst=%d src=%s index=%i", "d: bf16[2, 4]; s: fp32[t, 4]; i: int32[2]"),
+    "scatter": ("dst=%d src=%s index=%i", "d: bf16[9, 16, 24]; s: fp32[t, 24]; i: int32[t]"),
+    "embedding": ("dst=%d table=%w ids=%i first=50", "d: bf16[t, 4]; w: bf16[50, 4]; i: int32[t]"),
+    "host_load": ("dst=%d src=%h", "d: int32[t]; h: int32[t] host"),
+    "host_store": ("dst=%h src=%s", "h: fp32[t, 2] host; s: fp32[t, 2]"),
+    "send": ("x=%x group=g peer=3", "x: bf16[t, 4]"),
+    "recv": ("x=%x group=g peer=3", "x: bf16[t, 4]"),
+    "recv_reduce": ("x=%x group=g peer=3", "x: bf16[t, 4]"),
+    "all_reduce": ("x=%x group=g", "x: bf16[t, 4]"),
+    "all_gather": ("dst=%d src=%s group=g axis=columns", "d: bf16[t, 10]; s: bf16[t, 3]"),
+    "reduce_scatter": ("dst=%d src=%s group=g", "d: bf16[2, 4]; s: bf16[7, 4]"),
+    "broadcast": ("x=%x group=g root=3", "x: bf16[t, 4]"),
+    "barrier": ("group=g", ""),
+    "wait": ("semaphore=q count=0", ""),
+    "signal": ("semaphore=s count=1", ""),
+    "halt": ("", ""),
+}
+
+BROKEN: list[tuple[str, str, str]] = [  # mnemonic, "what was -> what stands instead", the reason
+    ("matmul", "w: bf16[8, 4] -> w: bf16[8]", "w must be .n, k., is bf16.8."),
+    ("matmul", "a: bf16[t, 4] -> a: bf16[t, 5]", "their k differ"),
+    ("matmul", "d: bf16[t, 8] -> d: bf16[t, 4]", "dst is bf16.t, 4., must be"),
+    ("matmul", "d: bf16[t, 8] -> d: bf16[3, 8]", "dst is bf16.3, 8., must be"),
+    ("matmul", "d: bf16[t, 8] -> d: int32[t, 8]", "%d is int32.*must hold floats"),
+    ("matmul", "w: bf16[8, 4] -> w: int8[8, 4]", "%w is int8.*must hold floats"),
+    ("matmul", "a: bf16[t, 4] -> a: int8[t, 4]", "%a is int8.*must hold floats"),
+    ("matmul", "b: fp32[8] -> b: fp32[4]", "bias is fp32.4., must be .8."),
+    ("matmul", "b: fp32[8] -> b: int32[8]", "%b is int32.*must hold floats"),
+    ("matmul", "dst=%d -> dst=%e[0:8]; a: bf16[t, 4] -> e: bf16[t, 9]; a=%a -> a=%e[5:9]", "%e.0:8. overlaps %e.5:9."),
+    ("attention", "heads=4 -> heads=0", "heads must be above 0"),
+    ("attention", "kv_heads=2 -> kv_heads=0", "kv_heads must be above 0"),
+    ("attention", "kv_heads=2 -> kv_heads=-2", "kv_heads must be above 0"),
+    ("attention", "kv_heads=2 -> kv_heads=3", "heads=4 is not a multiple of kv_heads=3"),
+    ("attention", "qk_dim=8 -> qk_dim=0", "qk_dim must be above 0"),
+    ("attention", "v_dim=4 -> v_dim=-1", "v_dim must be above 0"),
+    ("attention", "window=0 -> window=-1", "window must be 0 .none. or more"),
+    ("attention", "q: bf16[t, 32] -> q: bf16[t, 31]", "q is .*must be .tokens, 32."),
+    ("attention", "q: bf16[t, 32] -> q: bf16[t, 1, 32]", "q is .*must be .tokens, 32."),
+    ("attention", "d: bf16[t, 16] -> d: bf16[t, 32]", "dst is .*must be"),
+    ("attention", "c: bf16[9, 16, 24] -> c: bf16[9, 16, 23]", "cache is .*must be .pages, page_tokens, 24."),
+    ("attention", "c: bf16[9, 16, 24] -> c: bf16[144, 24]", "cache is .*must be .pages, page_tokens, 24."),
+    ("attention", "c: bf16[9, 16, 24] -> c: bf16[9, 0, 24]", "page_tokens a number above 0"),
+    ("attention", "c: bf16[9, 16, 24] -> c: bf16[9, t, 24]", "page_tokens a number above 0"),
+    ("attention", "c: bf16[9, 16, 24] -> c: int8[9, 16, 24]", "%c is int8.*must hold floats"),
+    ("attention", "l: int32[n] -> l: int32[t]", "q_lens is int32.t. and kv_lens is int32.n."),
+    ("attention", "l: int32[n] -> l: int64[n]", "q_lens is int64.n. and kv_lens is int32.n."),
+    ("attention", "l: int32[n] -> l: int32[n, 1]; k: int32[n] -> k: int32[n, 1]", "must be int32 .sequences."),
+    ("attention", "l: int32[n] -> l: int64[n]; k: int32[n] -> k: int64[n]", "tables and lengths must be int32"),
+    ("attention", "p: int32[n, 3] -> p: int32[t, 3]", "tables is .*must be int32 .sequences, pages."),
+    ("attention", "p: int32[n, 3] -> p: int32[n]", "tables is .*must be int32 .sequences, pages."),
+    ("attention", "p: int32[n, 3] -> p: int64[n, 3]", "tables and lengths must be int32"),
+    ("attention", "q_extent=q_lens -> q_extent=t", "vector extent 't' is not declared"),
+    ("attention", "kv_extent=kv_lens -> kv_extent=z", "vector extent 'z' is not declared"),
+    ("attention", "dst=%d -> dst=%q; v_dim=4 -> v_dim=8; 24] -> 32]", "%q overlaps %q"),
+    ("rmsnorm", "eps=1e-06 -> eps=-1e-06", "eps must be 0 or more"),
+    ("rmsnorm", "w: bf16[4] -> w: bf16[3]", "weight is .*must divide rows of"),
+    ("rmsnorm", "w: bf16[4] -> w: bf16[0]", "weight is .*must divide rows of"),
+    ("rmsnorm", "w: bf16[4] -> w: bf16[t]", "weight is .*must divide rows of"),
+    ("rmsnorm", "w: bf16[4] -> w: bf16[1, 4]", "weight is .*must divide rows of"),
+    ("rmsnorm", "d: bf16[t, 8] -> d: bf16[8, t]", "they must have one shape"),
+    ("rmsnorm", "x: bf16[t, 8] -> x: int32[t, 8]", "%x is int32.*must hold floats"),
+    ("rmsnorm", "w: bf16[4] -> w: int8[4]", "%w is int8.*must hold floats"),
+    ("rmsnorm", "d: bf16[t, 8] -> d: bf16[t, 0]; x: bf16[t, 8] -> x: bf16[t, 0]", "its rows are empty"),
+    ("add_rmsnorm", "y: bf16[t, 8] -> y: fp32[t, 8]", "x and delta must have one type"),
+    ("add_rmsnorm", "y: bf16[t, 8] -> y: bf16[8]", "x and delta must have one type"),
+    ("add_rmsnorm", "dst=%d -> dst=%x", "%x overlaps %x"),
+    ("add_rmsnorm", "eps=1e-06 -> eps=-1.0", "eps must be 0 or more"),
+    ("layernorm", "eps=0.0 -> eps=-0.1", "eps must be 0 or more"),
+    ("layernorm", "w: fp32[8] -> w: fp32[4]; b: fp32[8] -> b: fp32[4]", "weight is fp32.4. and a row of x is 8"),
+    ("layernorm", "b: fp32[8] -> b: fp32[4]", "bias and weight must have one shape"),
+    ("layernorm", "b: fp32[8] -> b: int32[8]", "%b is int32.*must hold floats"),
+    ("rope", "head_dim=8 -> head_dim=0", "head_dim must be above 0"),
+    ("rope", "head_dim=8 -> head_dim=-8", "head_dim must be above 0"),
+    ("rope", "head_dim=8 -> head_dim=7", "x is .*must be .tokens, heads . 7."),
+    ("rope", "x: bf16[t, 16] -> x: bf16[16]", "x is .*must be .tokens, heads . 8."),
+    ("rope", "x: bf16[t, 16] -> x: bf16[t, n]", "x is .*must be .tokens, heads . 8."),
+    ("rope", "x: bf16[t, 16] -> x: int8[t, 16]", "%x is int8.*must hold floats"),
+    ("rope", "rotary_dim=6 -> rotary_dim=0", "rotary_dim must be even, within a head"),
+    ("rope", "rotary_dim=6 -> rotary_dim=5", "rotary_dim must be even, within a head"),
+    ("rope", "rotary_dim=6 -> rotary_dim=10", "rotary_dim must be even, within a head"),
+    ("rope", "s: fp32[99, 3] -> s: bf16[99, 3]", "must be one type"),
+    ("rope", "s: fp32[99, 3] -> s: fp32[98, 3]", "must be one type"),
+    ("rope", "c: fp32[99, 3] -> c: fp32[99, 6]; s: fp32[99, 3] -> s: fp32[99, 6]", "cos is .*must be .positions, 3."),
+    ("rope", "c: fp32[99, 3] -> c: fp32[3]; s: fp32[99, 3] -> s: fp32[3]", "cos is .*must be .positions, 3."),
+    ("rope", "p: int32[t] -> p: int64[t]", "positions is int64.t., must be int32"),
+    ("rope", "p: int32[t] -> p: int32[n]", "positions is int32.n., must be int32"),
+    ("gated", "x: bf16[t, 10] -> x: bf16[t, 9]", "rows of x must be two halves"),
+    ("gated", "x: bf16[t, 10] -> x: bf16[t, n]", "rows of x must be two halves"),
+    ("gated", "d: bf16[t, 5] -> d: bf16[t, 10]", "dst is .*must be half of"),
+    ("gated", "d: bf16[t, 5] -> d: int8[t, 5]", "%d is int8.*must hold floats"),
+    ("gated", "dst=%d -> dst=%x[0:5]", "%x.0:5. overlaps %x"),
+    ("add", "b: bf16[t, 6] -> b: bf16[6]", "they must have one shape"),
+    ("add", "a: fp32[t, 6] -> a: fp32[t, 5]", "they must have one shape"),
+    ("add", "a: fp32[t, 6] -> a: int32[t, 6]", "%a is int32.*must hold floats"),
+    ("add", "d: bf16[t, 6] -> d: bf16[t, 9]; dst=%d -> dst=%d[0:6]; a=%a -> a=%d[3:9]", "overlaps %d.3:9."),
+    ("scale", "d: bf16[7, 2] -> d: bf16[2, 7]", "they must have one shape"),
+    ("scale", "x: fp32[7, 2] -> x: int32[7, 2]", "%x is int32.*must hold floats"),
+    ("cast", "d: bf16[2, 2] -> d: bf16[4]", "dst and x must have one shape"),
+    ("cast", "d: bf16[2, 2] -> d: int8[2, 2]", "fp32 does not convert to int8"),
+    ("cast", "x: fp32[2, 2] -> x: int64[2, 2]", "int64 does not convert to bf16"),
+    ("softmax", "d: fp32[t, 5] -> d: fp32[t, 6]", "they must have one shape"),
+    ("softmax", "d: fp32[t, 5] -> d: fp32[t, 0]; x: bf16[t, 5] -> x: bf16[t, 0]", "its rows are empty"),
+    ("argmax", "d: int32[t] -> d: int64[t]", "dst is int64.t., must be int32"),
+    ("argmax", "d: int32[t] -> d: int32[n]", "dst is int32.n., must be int32"),
+    ("argmax", "x: bf16[t, 9] -> x: bf16[t]", "x is bf16.t., must be .rows, columns."),
+    ("argmax", "x: bf16[t, 9] -> x: int32[t, 9]", "%x is int32.*must hold floats"),
+    ("argmax", "x: bf16[t, 9] -> x: bf16[t, 0]", "its rows are empty"),
+    ("sample", "k: int64[t] -> k: int32[t]", "keys is int32.t., must be int64 .t."),
+    ("sample", "k: int64[t] -> k: int64[n]", "keys is int64.n., must be int64 .t."),
+    ("sample", "temperature=0.7 -> temperature=0.0", "temperature > 0"),
+    ("sample", "top_k=4 -> top_k=-1", "top_k >= 0"),
+    ("sample", "top_p=0.9 -> top_p=0.0", "0 < top_p <= 1"),
+    ("sample", "top_p=0.9 -> top_p=1.1", "0 < top_p <= 1"),
+    ("copy", "d: bf16[t, 6] -> d: bf16[t, 5]", "dst and src must have one shape"),
+    ("copy", "d: bf16[t, 6] -> d: int32[t, 6]", "fp32 does not convert to int32"),
+    ("copy", "src=%s -> src=%d", "%d overlaps %d"),
+    ("gather", "i: int32[2] -> i: int64[2]", "%i is int64.2., must be int32"),
+    ("gather", "i: int32[2] -> i: int32[3]", "%i is int32.3., must have one entry a row of %d"),
+    ("gather", "s: fp32[t, 4] -> s: fp32[t, 5]", "rows must be as long"),
+    ("gather", "s: fp32[t, 4] -> s: int32[t, 4]", "int32 does not convert to bf16"),
+    ("gather", "s: fp32[t, 4] -> s: fp32[1, t, 4]", "src is .*must be .rows, columns."),
+    ("gather", "d: bf16[2, 4] -> d: bf16[2, 1, 4]", "%d is .*must be .rows, columns."),
+    ("scatter", "i: int32[t] -> i: int64[t]", "%i is int64.t., must be int32"),
+    ("scatter", "i: int32[t] -> i: int32[n]", "must have one entry a row of %s"),
+    ("scatter", "s: fp32[t, 24] -> s: fp32[t, 23]", "rows must be as long"),
+    ("scatter", "s: fp32[t, 24] -> s: fp32[t, 1, 24]", "%s is .*must be .rows, columns."),
+    ("scatter", "s: fp32[t, 24] -> s: int64[t, 24]", "int64 does not convert to bf16"),
+    ("embedding", "first=50 -> first=-1", "first must be 0 or more"),
+    ("embedding", "i: int32[t] -> i: int64[t]", "%i is int64.t., must be int32"),
+    ("embedding", "w: bf16[50, 4] -> w: bf16[50, 5]", "rows must be as long"),
+    ("embedding", "w: bf16[50, 4] -> w: bf16[50, 1, 4]", "table is .*must be .rows, columns."),
+    ("host_load", "d: int32[t] -> d: int64[t]", "dst and src must have one type"),
+    ("host_load", "h: int32[t] host -> h: int32[t]", "h must lie in host memory"),
+    ("host_store", "s: fp32[t, 2] -> s: fp32[t, 2] host", "s must lie in device memory"),
+    ("host_store", "h: fp32[t, 2] host -> h: fp32[2] host", "dst and src must have one type"),
+    *[(m, "peer=3 -> peer=4", "peer 4 is not in group 'g' of 4") for m in ("send", "recv", "recv_reduce")],
+    *[(m, "peer=3 -> peer=-1", "peer -1 is not in group 'g' of 4") for m in ("send", "recv", "recv_reduce")],
+    *[(m, "group=g -> group=t", "group 't' is not declared") for m in ("send", "recv", "all_reduce", "barrier")],
+    ("recv_reduce", "x: bf16[t, 4] -> x: int32[t, 4]", "%x is int32.*must hold floats"),
+    ("all_reduce", "x: bf16[t, 4] -> x: int32[t, 4]", "%x is int32.*must hold floats"),
+    ("all_gather", "s: bf16[t, 3] -> s: fp32[t, 3]", "dtypes differ"),
+    ("all_gather", "s: bf16[t, 3] -> s: bf16[t, 4]", "is no even share of bf16.t, 10. over 4"),
+    ("all_gather", "s: bf16[t, 3] -> s: bf16[n, 3]", "is no part of bf16.t, 10. along its columns"),
+    ("all_gather", "s: bf16[t, 3] -> s: bf16[t]", "their ranks differ"),
+    ("all_gather", "axis=columns -> axis=rows", "is no part of bf16.t, 10. along its rows"),
+    ("all_gather", "src=%s -> src=%d[0:3]", "%d overlaps %d.0:3."),
+    ("reduce_scatter", "d: bf16[2, 4] -> d: bf16[3, 4]", "is no even share of bf16.7, 4. over 4"),
+    ("reduce_scatter", "d: bf16[2, 4] -> d: bf16[0, 4]", "is no even share of bf16.7, 4. over 4"),
+    ("reduce_scatter", "d: bf16[2, 4] -> d: bf16[2, 3]", "is no part of bf16.7, 4. along its rows"),
+    ("reduce_scatter", "d: bf16[2, 4] -> d: int8[2, 4]; s: bf16[7, 4] -> s: int8[7, 4]", "must hold floats"),
+    ("broadcast", "root=3 -> root=4", "peer 4 is not in group 'g' of 4"),
+    ("wait", "semaphore=q -> semaphore=t", "semaphore 't' is not declared"),
+    ("signal", "count=1 -> count=0", "a signal must add at least 1"),
+    ("signal", "count=1 -> count=-1", "a signal must add at least 1"),
+]
+
+
+def build(bench: object, mnemonic: str, changes: str = "") -> None:
+    operands, types = LEGAL[mnemonic]
+    whole = f"{mnemonic} {operands}\n{types}"
+    for change in filter(None, changes.split("; ")):
+        old, _, new = change.partition(" -> ")
+        assert old in whole, f"{old!r} does not stand in {whole!r}"
+        whole = whole.replace(old, new, 1)
+    line, _, types = whole.partition("\n")
+    buffers = dict(word.split(": ", 1) for word in types.split("; ") if word)
+    bench.program(line.strip(), **buffers)  # type: ignore[attr-defined]
+
+
+def test_every_instruction_has_a_legal_form_here() -> None:
+    assert LEGAL.keys() == INSTRUCTIONS.keys()
+
+
+@pytest.mark.parametrize("mnemonic", LEGAL)
+def test_the_legal_form_is_accepted(bench: object, mnemonic: str) -> None:
+    build(bench, mnemonic)
+
+
+@pytest.mark.parametrize(("mnemonic", "changes", "message"), BROKEN)
+def test_a_broken_rule_is_refused_with_its_reason(bench: object, mnemonic: str, changes: str, message: str) -> None:
+    with pytest.raises(ProgramError, match=message):
+        build(bench, mnemonic, changes)
+
+
+@pytest.mark.parametrize("mnemonic", [m for m, cls in INSTRUCTIONS.items() if fields(cls)])
+def test_every_buffer_that_is_not_there_is_named(bench: object, mnemonic: str) -> None:
+    cls: type[Instruction] = INSTRUCTIONS[mnemonic]
+    for name, kind in cls.operands.items():
+        if kind.role:
+            operand = next(word for word in LEGAL[mnemonic][0].split() if word.startswith(f"{name}="))
+            with pytest.raises(ProgramError, match="no buffer 'missing'"):
+                build(bench, mnemonic, f"{operand} -> {name}=%missing")
+
+
+def test_in_place_is_legal_where_an_element_depends_on_itself_alone(bench: object) -> None:
+    for mnemonic, change in {
+        "add": "dst=%d -> dst=%a",
+        "scale": "dst=%d -> dst=%x",
+        "softmax": "dst=%d -> dst=%x",
+    }.items():
+        build(bench, mnemonic, change)
+    build(bench, "rmsnorm", "dst=%d -> dst=%x")
