@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .inline import REORDER, exp, kernel, rounded, value_of
+from .inline import REORDER, exp, kernel, largest, rounded, value_of
 
 DECODE_QUERIES = 2  # up to so many new tokens a sequence is read in place instead of gathered
 QUERY_BLOCK = 128
@@ -34,32 +34,36 @@ def check_attention(q_lens, kv_lens, tables, pages, page_tokens, tokens):
 
 
 @kernel(fastmath=REORDER)
-def _score(q, g, cache, row, at, size):
+def _score(query, key):
     total = np.float32(0)
-    for i in range(size):
-        total += q[g, i] * value_of(cache[row, at + i])
+    for i in range(query.size):
+        total += query[i] * value_of(key[i])
     return total
 
 
 @kernel
-def _add_scaled(out, g, weight, cache, row, at):
-    for i in range(out.shape[1]):
-        out[g, i] += weight * value_of(cache[row, at + i])
+def _values(out, source, factor):
+    for i in range(out.size):
+        out[i] = value_of(source[i]) * factor
 
 
-@kernel(fastmath={"reassoc", "nsz", "nnan"})
-def _largest(scores, first, last):
-    best = np.float32(-np.inf)
-    for j in range(first, last):
-        best = max(best, scores[j])
-    return best
+@kernel
+def _round_row(out, row):
+    for i in range(out.size):
+        out[i] = rounded(out, row[i])
+
+
+@kernel
+def _add_scaled(out, weight, value):
+    for i in range(out.size):
+        out[i] += weight * value_of(value[i])
 
 
 @kernel(fastmath={"reassoc", "nsz"})
-def _exponentials(scores, first, last, best):
-    """scores[first:last] become exp(score - best), unnormalised; returns their sum."""
+def _exponentials(scores, best):
+    """Scores become exp(score - best), unnormalised; returns their sum."""
     total = np.float32(0)
-    for j in range(first, last):
+    for j in range(scores.size):
         weight = exp(scores[j] - best)
         scores[j] = weight
         total += weight
@@ -72,22 +76,23 @@ def _decode(dst, dst0, q, q0, cache, key0, value0, table, page_tokens, position,
     """One query of `heads` heads from `head` on, all of one key head, over keys first_key..position."""
     queries = np.empty((heads, qk_dim), np.float32)
     for g in range(heads):
-        for i in range(qk_dim):
-            queries[g, i] = value_of(q[t, q0 + (head + g) * qk_dim + i])
+        at = q0 + (head + g) * qk_dim
+        _values(queries[g], q[t, at : at + qk_dim], np.float32(1))
     scores = np.empty((heads, position + 1 - first_key), np.float32)
     for j in range(first_key, position + 1):
         row = table[j // page_tokens] * page_tokens + j % page_tokens
+        key = cache[row, key0 : key0 + qk_dim]
         for g in range(heads):
-            scores[g, j - first_key] = _score(queries, g, cache, row, key0, qk_dim) * scale
+            scores[g, j - first_key] = _score(queries[g], key) * scale
     out = np.zeros((heads, v_dim), np.float32)
     totals = np.empty(heads, np.float32)
     for g in range(heads):
-        width = scores.shape[1]
-        totals[g] = _exponentials(scores[g], 0, width, _largest(scores[g], 0, width))
+        totals[g] = _exponentials(scores[g], largest(scores[g]))
     for j in range(first_key, position + 1):
         row = table[j // page_tokens] * page_tokens + j % page_tokens
+        value = cache[row, value0 : value0 + v_dim]
         for g in range(heads):
-            _add_scaled(out, g, scores[g, j - first_key], cache, row, value0)
+            _add_scaled(out[g], scores[g, j - first_key], value)
     for g in range(heads):
         for i in range(v_dim):
             dst[t, dst0 + (head + g) * v_dim + i] = rounded(dst, out[g, i] / totals[g])
@@ -97,24 +102,21 @@ def _decode(dst, dst0, q, q0, cache, key0, value0, table, page_tokens, position,
 def _gather(out, cache, at, table, page_tokens, first_key, last_key):
     for j in range(first_key, last_key):
         row = table[j // page_tokens] * page_tokens + j % page_tokens
-        for i in range(out.shape[1]):
-            out[j - first_key, i] = value_of(cache[row, at + i])
+        _values(out[j - first_key], cache[row, at : at + out.shape[1]], np.float32(1))
 
 
 @kernel
-def _softmax_block(scores, r, first, last, largest, totals):
+def _softmax_block(scores, r, first, last, highest, totals):
     """Online softmax of one row of a block whose visible keys are first..last; returns what older sums shrink by."""
     row = scores[r]
-    for j in range(first):
-        row[j] = np.float32(0)
-    for j in range(max(last, 0), row.size):
-        row[j] = np.float32(0)
+    row[:first] = np.float32(0)
+    row[max(last, 0) :] = np.float32(0)
     if last <= first:
         return np.float32(1)
-    best = max(largest[r], _largest(row, first, last))
-    shrink = exp(largest[r] - best)
-    totals[r] = totals[r] * shrink + _exponentials(row, first, last, best)
-    largest[r] = best
+    best = max(highest[r], largest(row[first:last]))
+    shrink = exp(highest[r] - best)
+    totals[r] = totals[r] * shrink + _exponentials(row[first:last], best)
+    highest[r] = best
     return shrink
 
 
@@ -125,7 +127,7 @@ def _query_block(queries, keys, values, out, position, first_key, window):
     keys[0] stands at first_key. Key blocks follow one another with a running maximum (online softmax).
     """
     rows, v_dim = queries.shape[0], values.shape[1]
-    largest = np.full(rows, np.float32(-np.inf))
+    highest = np.full(rows, np.float32(-np.inf))
     totals = np.zeros(rows, np.float32)
     out[:, :] = np.float32(0)
     room = np.empty(rows * KEY_BLOCK, np.float32)
@@ -139,7 +141,7 @@ def _query_block(queries, keys, values, out, position, first_key, window):
             seen = position + r
             first = max(low, seen - window + 1) - low if window > 0 else 0
             first = min(first, high - low)
-            shrink = _softmax_block(scores, r, first, min(high, seen + 1) - low, largest, totals)
+            shrink = _softmax_block(scores, r, first, min(high, seen + 1) - low, highest, totals)
             if shrink != np.float32(1):
                 for i in range(v_dim):
                     out[r, i] *= shrink
@@ -161,12 +163,12 @@ def _prefill(dst, dst0, q, q0, keys, values, length, count, t, head, window, sca
         queries = np.empty((rows, qk_dim), np.float32)
         out = np.empty((rows, v_dim), np.float32)
         for r in range(rows):
-            for i in range(qk_dim):
-                queries[r, i] = value_of(q[t + block + r, q0 + head * qk_dim + i]) * scale
+            at = q0 + head * qk_dim
+            _values(queries[r], q[t + block + r, at : at + qk_dim], scale)
         _query_block(queries, keys, values, out, length - count + block, first_key, window)
         for r in range(rows):
-            for i in range(v_dim):
-                dst[t + block + r, dst0 + head * v_dim + i] = rounded(dst, out[r, i])
+            at = dst0 + head * v_dim
+            _round_row(dst[t + block + r, at : at + v_dim], out[r])
 
 
 @kernel

@@ -18,19 +18,22 @@ def rope(x, x0, cols, cos, cos0, sin, sin0, positions, head_dim, half, interleav
         position = positions[r]
         if position < 0 or position >= cos.shape[0]:
             return r
-        for head in range(x0, x0 + cols, head_dim):
+        across, along = cos[position, cos0 : cos0 + half], sin[position, sin0 : sin0 + half]
+        for at in range(x0, x0 + cols, head_dim):
             if interleaved:
+                head = x[r, at : at + 2 * half]
                 for i in range(half):
-                    a, b = value_of(x[r, head + 2 * i]), value_of(x[r, head + 2 * i + 1])
-                    c, s = value_of(cos[position, cos0 + i]), value_of(sin[position, sin0 + i])
-                    x[r, head + 2 * i] = rounded(x, a * c - b * s)
-                    x[r, head + 2 * i + 1] = rounded(x, b * c + a * s)
+                    a, b = value_of(head[2 * i]), value_of(head[2 * i + 1])
+                    c, s = value_of(across[i]), value_of(along[i])
+                    head[2 * i] = rounded(x, a * c - b * s)
+                    head[2 * i + 1] = rounded(x, b * c + a * s)
             else:
+                low, high = x[r, at : at + half], x[r, at + half : at + 2 * half]
                 for i in range(half):
-                    a, b = value_of(x[r, head + i]), value_of(x[r, head + half + i])
-                    c, s = value_of(cos[position, cos0 + i]), value_of(sin[position, sin0 + i])
-                    x[r, head + i] = rounded(x, a * c - b * s)
-                    x[r, head + half + i] = rounded(x, b * c + a * s)
+                    a, b = value_of(low[i]), value_of(high[i])
+                    c, s = value_of(across[i]), value_of(along[i])
+                    low[i] = rounded(x, a * c - b * s)
+                    high[i] = rounded(x, b * c + a * s)
     return -1
 
 
@@ -39,22 +42,23 @@ def gated(dst, dst0, x, x0, cols, activation, first, last):
     """Rows first..last: activation of the first `cols` columns of x times the next `cols`."""
     one, half = np.float32(1), np.float32(0.5)
     for r in range(first, last):
+        out, gates, ups = dst[r, dst0 : dst0 + cols], x[r, x0 : x0 + cols], x[r, x0 + cols : x0 + 2 * cols]
         if activation == 0:
-            for i in range(cols):
-                gate = value_of(x[r, x0 + i])
-                dst[r, dst0 + i] = rounded(dst, gate / (one + exp(-gate)) * value_of(x[r, x0 + cols + i]))
+            for i in range(out.size):
+                gate = value_of(gates[i])
+                out[i] = rounded(dst, gate / (one + exp(-gate)) * value_of(ups[i]))
         elif activation == 1:
-            for i in range(cols):
-                gate = value_of(x[r, x0 + i])
+            for i in range(out.size):
+                gate = value_of(gates[i])
                 share = half * gate * (one + erf(gate / np.float32(1.4142135623730951)))
-                dst[r, dst0 + i] = rounded(dst, share * value_of(x[r, x0 + cols + i]))
+                out[i] = rounded(dst, share * value_of(ups[i]))
         else:
-            for i in range(cols):
-                gate = value_of(x[r, x0 + i])
+            for i in range(out.size):
+                gate = value_of(gates[i])
                 inner = np.float32(0.7978845608028654) * (gate + np.float32(0.044715) * gate * gate * gate)
                 # half * (1 + tanh(y)) is 1 / (1 + exp(-2y)), without the cancellation
                 share = gate / (one + exp(np.float32(-2) * inner))
-                dst[r, dst0 + i] = rounded(dst, share * value_of(x[r, x0 + cols + i]))
+                out[i] = rounded(dst, share * value_of(ups[i]))
     return -1
 
 
@@ -62,8 +66,9 @@ def gated(dst, dst0, x, x0, cols, activation, first, last):
 def add(dst, dst0, a, a0, b, b0, cols, first, last):
     """Rows first..last of dst = a + b."""
     for r in range(first, last):
-        for i in range(cols):
-            dst[r, dst0 + i] = rounded(dst, value_of(a[r, a0 + i]) + value_of(b[r, b0 + i]))
+        out, left, right = dst[r, dst0 : dst0 + cols], a[r, a0 : a0 + cols], b[r, b0 : b0 + cols]
+        for i in range(out.size):
+            out[i] = rounded(dst, value_of(left[i]) + value_of(right[i]))
     return -1
 
 
@@ -71,8 +76,9 @@ def add(dst, dst0, a, a0, b, b0, cols, first, last):
 def scale(dst, dst0, x, x0, cols, factor, first, last):
     """Rows first..last of dst = x * factor."""
     for r in range(first, last):
-        for i in range(cols):
-            dst[r, dst0 + i] = rounded(dst, value_of(x[r, x0 + i]) * factor)
+        out, row = dst[r, dst0 : dst0 + cols], x[r, x0 : x0 + cols]
+        for i in range(out.size):
+            out[i] = rounded(dst, value_of(row[i]) * factor)
     return -1
 
 

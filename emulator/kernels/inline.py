@@ -125,6 +125,38 @@ def _times_power_of_two(context: Any, value: Any, exponent: Any) -> Any:
     return types.float32(types.float32, types.float32), generate
 
 
+@_emitted
+def _ordered(context: Any, value: Any) -> Any:
+    """A float32 as an int32 that sorts as the float does."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        bits = builder.bitcast(arguments[0], _I32)
+        return builder.xor(bits, builder.and_(builder.ashr(bits, _I32(31)), _I32(0x7FFFFFFF)))
+
+    return types.int32(types.float32), generate
+
+
+@_emitted
+def _from_ordered(context: Any, key: Any) -> Any:
+    """The float32 that `_ordered` made the int32 of."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        (bits,) = arguments
+        return builder.bitcast(builder.xor(bits, builder.and_(builder.ashr(bits, _I32(31)), _I32(0x7FFFFFFF))), _F32)
+
+    return types.float32(types.int32), generate
+
+
+@njit(nogil=True)
+def largest(run):
+    """The largest float32 of a non-empty run; as integers, because LLVM vectorises no maximum of floats."""
+    best = _ordered(run[0])
+    for i in range(run.size):
+        key = _ordered(run[i])
+        best = key if key > best else best
+    return _from_ordered(best)
+
+
 _LOG2_E, _LN2_HIGH, _LN2_LOW = np.float32(1.44269504), np.float32(0.693359375), np.float32(-2.12194440e-4)
 _E0, _E1, _E2 = np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float32(8.3334519073e-3)
 _E3, _E4, _E5 = np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.float32(5.0000001201e-1)

@@ -10,11 +10,16 @@ from .inline import converted, kernel
 
 
 @kernel
+def _move_row(out, row):
+    for i in range(out.size):
+        out[i] = converted(out, row[i])
+
+
+@kernel
 def cast(dst, dst0, x, x0, cols, first, last):
     """Rows first..last of dst = x, rounded to dst's dtype."""
     for r in range(first, last):
-        for i in range(cols):
-            dst[r, dst0 + i] = converted(dst, x[r, x0 + i])
+        _move_row(dst[r, dst0 : dst0 + cols], x[r, x0 : x0 + cols])
     return -1
 
 
@@ -25,8 +30,7 @@ def gather(dst, dst0, src, src0, cols, index, first, last):
         entry = index[n]
         if entry < 0 or entry >= src.shape[0]:
             return n
-        for i in range(cols):
-            dst[n, dst0 + i] = converted(dst, src[entry, src0 + i])
+        _move_row(dst[n, dst0 : dst0 + cols], src[entry, src0 : src0 + cols])
     return -1
 
 
@@ -56,8 +60,7 @@ def scatter(dst, dst0, src, src0, cols, index):
     for n in range(index.size):
         entry = index[n]
         if entry >= 0:
-            for i in range(cols):
-                dst[entry, dst0 + i] = converted(dst, src[n, src0 + i])
+            _move_row(dst[entry, dst0 : dst0 + cols], src[n, src0 : src0 + cols])
 
 
 @kernel
@@ -66,9 +69,7 @@ def embedding(dst, dst0, table, table0, cols, ids, offset, zero, first, last):
     for t in range(first, last):
         entry = np.int64(ids[t]) - offset
         if 0 <= entry < table.shape[0]:
-            for i in range(cols):
-                dst[t, dst0 + i] = converted(dst, table[entry, table0 + i])
+            _move_row(dst[t, dst0 : dst0 + cols], table[entry, table0 : table0 + cols])
         else:
-            for i in range(cols):
-                dst[t, dst0 + i] = zero
+            dst[t, dst0 : dst0 + cols] = zero
     return -1

@@ -26,17 +26,17 @@ def _mean(run):
 
 
 @kernel
-def _normalise(dst, dst0, x, r, at, run, weight, eps, plus_one):
+def _normalise(out, x, run, weight, eps, plus_one):
     """One run: x / rms is rounded to x's dtype before the weight, unless the weight is 1 + w."""
     rms = np.sqrt(_mean_square(run) + eps)
     if plus_one:
         for i in range(run.size):
             scale = value_of(weight[i]) + np.float32(1)
-            dst[r, dst0 + at + i] = rounded(dst, run[i] / rms * scale)
+            out[i] = rounded(out, run[i] / rms * scale)
     else:
         for i in range(run.size):
             normal = value_of(rounded(x, run[i] / rms))
-            dst[r, dst0 + at + i] = rounded(dst, normal * value_of(weight[i]))
+            out[i] = rounded(out, normal * value_of(weight[i]))
 
 
 @kernel
@@ -45,9 +45,10 @@ def rmsnorm(dst, dst0, x, x0, cols, weight, eps, plus_one, first, last):
     run = np.empty(weight.size, np.float32)
     for r in range(first, last):
         for at in range(0, cols, weight.size):
-            for i in range(weight.size):
-                run[i] = value_of(x[r, x0 + at + i])
-            _normalise(dst, dst0, x, r, at, run, weight, eps, plus_one)
+            row = x[r, x0 + at : x0 + at + run.size]
+            for i in range(run.size):
+                run[i] = value_of(row[i])
+            _normalise(dst[r, dst0 + at : dst0 + at + run.size], x, run, weight, eps, plus_one)
     return -1
 
 
@@ -57,11 +58,12 @@ def add_rmsnorm(dst, dst0, x, x0, delta, delta0, cols, weight, eps, plus_one, fi
     run = np.empty(weight.size, np.float32)
     for r in range(first, last):
         for at in range(0, cols, weight.size):
-            for i in range(weight.size):
-                total = rounded(x, value_of(x[r, x0 + at + i]) + value_of(delta[r, delta0 + at + i]))
-                x[r, x0 + at + i] = total
+            row, more = x[r, x0 + at : x0 + at + run.size], delta[r, delta0 + at : delta0 + at + run.size]
+            for i in range(run.size):
+                total = rounded(x, value_of(row[i]) + value_of(more[i]))
+                row[i] = total
                 run[i] = value_of(total)
-            _normalise(dst, dst0, x, r, at, run, weight, eps, plus_one)
+            _normalise(dst[r, dst0 + at : dst0 + at + run.size], x, run, weight, eps, plus_one)
     return -1
 
 
@@ -70,17 +72,18 @@ def layernorm(dst, dst0, x, x0, weight, bias, eps, first, last):
     """Rows first..last: (x - mean) / sqrt(variance + eps) * weight (+ bias); `bias` is empty when there is none."""
     run = np.empty(weight.size, np.float32)
     for r in range(first, last):
-        for i in range(weight.size):
-            run[i] = value_of(x[r, x0 + i])
+        out, row = dst[r, dst0 : dst0 + run.size], x[r, x0 : x0 + run.size]
+        for i in range(run.size):
+            run[i] = value_of(row[i])
         mean = _mean(run)
-        for i in range(weight.size):
+        for i in range(run.size):
             run[i] -= mean
         deviation = np.sqrt(_mean_square(run) + eps)
         if bias.size > 0:
-            for i in range(weight.size):
+            for i in range(run.size):
                 normal = run[i] / deviation * value_of(weight[i])
-                dst[r, dst0 + i] = rounded(dst, normal + value_of(bias[i]))
+                out[i] = rounded(dst, normal + value_of(bias[i]))
         else:
-            for i in range(weight.size):
-                dst[r, dst0 + i] = rounded(dst, run[i] / deviation * value_of(weight[i]))
+            for i in range(run.size):
+                out[i] = rounded(dst, run[i] / deviation * value_of(weight[i]))
     return -1

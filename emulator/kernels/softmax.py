@@ -8,23 +8,15 @@ import numpy as np
 
 from ...isa.instruction import Array
 from ...isa.vector import uniform
-from .inline import exp, kernel, rounded, value_of
+from .inline import exp, kernel, largest, rounded, value_of
 
 _BLOCK = 256  # columns that argmax compares at once before it looks where the largest stands
 
 
-@kernel(fastmath={"reassoc", "nsz", "nnan"})
-def _largest(run, first, last):
-    best = np.float32(-np.inf)
-    for i in range(first, last):
-        best = max(best, run[i])
-    return best
-
-
 @kernel
-def _count_nan(run, first, last):
+def _count_nan(run):
     count = 0
-    for i in range(first, last):
+    for i in range(run.size):
         count += 1 if run[i] != run[i] else 0
     return count
 
@@ -44,11 +36,12 @@ def softmax(dst, dst0, x, x0, cols, first, last):
     """Rows first..last of dst = exp(x - max) / sum, in float32."""
     run = np.empty(cols, np.float32)
     for r in range(first, last):
-        for i in range(cols):
-            run[i] = value_of(x[r, x0 + i])
-        total = _exponentials(run, _largest(run, 0, cols))
-        for i in range(cols):
-            dst[r, dst0 + i] = rounded(dst, run[i] / total)
+        out, row = dst[r, dst0 : dst0 + cols], x[r, x0 : x0 + cols]
+        for i in range(run.size):
+            run[i] = value_of(row[i])
+        total = _exponentials(run, largest(run))
+        for i in range(run.size):
+            out[i] = rounded(dst, run[i] / total)
     return -1
 
 
@@ -57,20 +50,21 @@ def argmax(dst, x, x0, cols, first, last):
     """Rows first..last: the first index of the largest element, or of the first NaN, as np.argmax has it."""
     run = np.empty(cols, np.float32)
     for r in range(first, last):
-        for i in range(cols):
-            run[i] = value_of(x[r, x0 + i])
+        row = x[r, x0 : x0 + cols]
+        for i in range(run.size):
+            run[i] = value_of(row[i])
         best, at = np.float32(-np.inf), 0
         for low in range(0, cols, _BLOCK):
             high = min(low + _BLOCK, cols)
-            if _count_nan(run, low, high):
+            if _count_nan(run[low:high]):
                 at = low
                 while run[at] == run[at]:
                     at += 1
                 break
-            largest = _largest(run, low, high)
-            if largest > best:
-                best, at = largest, low
-                while run[at] != largest:
+            top = largest(run[low:high])
+            if top > best:
+                best, at = top, low
+                while run[at] != top:
                     at += 1
         dst[r] = at
     return -1
@@ -83,8 +77,9 @@ def sort_keys(keys, values, x, x0, r):
     Returns how many columns are NaN, which have no place in that order.
     """
     strange = 0
+    row = x[r, x0 : x0 + keys.size]
     for i in range(keys.size):
-        values[i] = value_of(x[r, x0 + i]) + np.float32(0)  # makes one zero of the two
+        values[i] = value_of(row[i]) + np.float32(0)  # makes one zero of the two
     bits = values.view(np.int32)
     for i in range(keys.size):
         strange += 1 if values[i] != values[i] else 0
