@@ -1,1 +1,294 @@
-"""The command line (built last)."""
+"""The command line: each command parses, calls runtime and prints; no logic lives here, and slow rooms load late."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import click
+
+from .isa.errors import ConfigError, SiltwinError
+
+if TYPE_CHECKING:
+    from .runtime.job import Job
+    from .runtime.report import Document, Report
+
+OUR_BUG, USER_ERROR, OUT_OF_MEMORY, NOT_ALIGNED, INTERRUPTED, BROKEN_PIPE = 1, 2, 3, 4, 130, 141
+STDOUT = "-"
+SCHEMAS = ("report", "oom", "limits", "align", "cards", "card", "models")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Siltwin(click.Group):
+    """The group of commands, and the one place where errors become exit codes."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command: users' errors in one line on stderr, our own as a short message with exit code 1."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except SiltwinError as error:
+            _fail(f"error: {error}", error.exit_code)
+        except KeyboardInterrupt:
+            _fail("interrupted", INTERRUPTED)
+        except BrokenPipeError:
+            _leave_broken_pipe()
+        except MemoryError:
+            _fail("error: this machine has not enough memory of its own for that; try --no-payload", USER_ERROR)
+        except Exception as error:
+            _fail(
+                f"internal error: {type(error).__name__}: {error}\n"
+                "This is a bug in siltwin. Run again with SILTWIN_DEBUG=1 for the traceback, and report both.",
+                OUR_BUG,
+            )
+
+
+def _fail(message: str, exit_code: int) -> NoReturn:
+    from .runtime.terminal import plain
+
+    if os.environ.get("SILTWIN_DEBUG") == "1":
+        traceback.print_exc()
+    click.echo(plain(message), err=True)
+    raise click.exceptions.Exit(exit_code)
+
+
+def _leave_broken_pipe() -> NoReturn:
+    """Who read us has gone: say nothing, not even when the interpreter flushes stdout at its end."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise click.exceptions.Exit(BROKEN_PIPE)
+
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+@click.group(cls=Siltwin, context_settings=CONTEXT)
+@click.version_option(package_name="siltwin", prog_name="siltwin")
+def cli() -> None:
+    """Emulate a language model on accelerator cards: its real sharded numbers, its cycle-level time, its exact bytes.
+
+    Exit codes: 0 done, 1 a bug of ours, 2 an error in what was asked, 3 out of memory (with a report), 4 alignment
+    failed, 5 a gate failed.
+    """
+
+
+JOB_OPTIONS: tuple[Callable[[F], F], ...] = (
+    click.argument("model"),
+    click.option("--card", metavar="NAME|FILE", help="The card (default: ascend-910b2); see `siltwin cards`."),
+    click.option("--cluster", metavar="NAME|FILE", help="How cards are joined (default: the card's usual node)."),
+    click.option("--layout", metavar="tp=N,pp=N", help="How the model is spread over cards (default: one card)."),
+    click.option("--dtype", metavar="DTYPE", help="Weights and activations: float32, bfloat16, float16 (or fp32 ...)."),
+    click.option("--kv-dtype", metavar="DTYPE", help="The KV cache (default: bfloat16)."),
+    click.option("--prompt", "prompts", multiple=True, metavar="TEXT", help="A prompt; repeat it for a batch."),
+    click.option("--prompt-ids", metavar="FILE.json", help="Prompts as token ids: a list of lists of integers."),
+    click.option("--raw-prompt", is_flag=True, help="Do not put prompts into the model's chat template."),
+    click.option("--max-new-tokens", type=int, metavar="N", help="The most tokens to generate for each prompt."),
+    click.option("--ignore-eos", is_flag=True, help="Generate on when the model would stop."),
+    click.option("--temperature", type=float, metavar="T", help="0 (the default) picks the likeliest token."),
+    click.option("--top-k", type=int, metavar="K", help="Sample among the K likeliest tokens (0: all)."),
+    click.option("--top-p", type=float, metavar="P", help="Sample among the likeliest tokens that hold P together."),
+    click.option("--seed", type=int, metavar="S", help="Of sampling, seeded ids and random weights (default: 0)."),
+    click.option("--batch", type=int, metavar="N", help="N sequences of which only sizes matter, in place of prompts."),
+    click.option("--input-len", type=int, metavar="N", help="New prompt tokens of each (0 if something is cached)."),
+    click.option("--output-len", type=int, metavar="N", help="Decode steps of each."),
+    click.option("--cached-len", type=int, metavar="N", help="Tokens already in the KV cache of each."),
+    click.option("--chunk-tokens", type=int, metavar="N", help="The most prompt tokens a step (default: no bound)."),
+    click.option("--engine", type=click.Choice(["simpy", "compiled"]), help="The calendar (default: simpy)."),
+    click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a number of the card."),
+    click.option("--strict", is_flag=True, help="Refuse figures outside what was calibrated."),
+)
+JSON_OPTION = click.option("--json", "json_to", metavar="FILE|-", help="Write the report as JSON; - is stdout.")
+
+
+def job_options(command: F) -> F:
+    """The model and everything that says what it is asked, shared by run, align and limits."""
+    for option in reversed(JOB_OPTIONS):
+        command = option(command)
+    return command
+
+
+@cli.command()
+@job_options
+@click.option("--no-payload", is_flag=True, help="Leave the arithmetic out: time and memory only.")
+@JSON_OPTION
+@click.option("--trace", "trace_to", metavar="FILE", help="Write a Chrome trace, which ui.perfetto.dev opens.")
+@click.option("--logits", "logits_to", metavar="FILE.npz", help="Write the logits of every position, and the tokens.")
+def run(json_to: str | None, trace_to: str | None, logits_to: str | None, no_payload: bool, **asked: Any) -> None:
+    """Run MODEL: a directory, a .gguf or config.json file, or a name from `siltwin models`."""
+    from .runtime.files import check_outputs, write_logits, write_run_trace
+
+    job = _job(payload=not no_payload, logits=logits_to is not None, **asked)
+    check_outputs(json_to, stdout_allowed=True)
+    check_outputs(trace_to, logits_to)
+    from .runtime.progress import DelayedProgress
+    from .runtime.render import print_report
+    from .runtime.run import run_job
+
+    with DelayedProgress(sys.stderr, "reading the model") as progress:
+        result = run_job(job, progress=progress)
+    if trace_to is not None:
+        write_run_trace(trace_to, result)
+    if logits_to is not None:
+        write_logits(logits_to, result)
+    _show(result.report, print_report, json_to)
+    _exit_if_out_of_memory(result.report)
+
+
+@cli.command()
+@job_options
+@JSON_OPTION
+def align(json_to: str | None, **asked: Any) -> None:
+    """Compare MODEL, layer by layer, with transformers on the same checkpoint (needs siltwin[reference])."""
+    from .runtime.files import check_outputs
+
+    job = _job(**asked)
+    check_outputs(json_to, stdout_allowed=True)
+    from .runtime.align import align as align_job
+    from .runtime.progress import DelayedProgress
+    from .runtime.render_lists import print_align
+
+    with DelayedProgress(sys.stderr, "comparing with the reference"):
+        report = align_job(job)
+    _show(report, print_align, json_to)
+    if report.verdict != "aligned":
+        raise click.exceptions.Exit(NOT_ALIGNED)
+
+
+@cli.command()
+@job_options
+@JSON_OPTION
+def limits(json_to: str | None, **asked: Any) -> None:
+    """Find where MODEL stops to fit: smallest HBM, largest batch and context, smallest tp."""
+    from .runtime.files import check_outputs
+
+    job = _job(payload=False, **asked)
+    check_outputs(json_to, stdout_allowed=True)
+    from .runtime.limits import find_limits
+    from .runtime.progress import DelayedProgress
+    from .runtime.render_lists import print_limits
+
+    with DelayedProgress(sys.stderr, "replaying the job's memory"):
+        report = find_limits(job)
+    _show(report, print_limits, json_to)
+
+
+@cli.command()
+@click.argument("name", required=False)
+@JSON_OPTION
+def cards(name: str | None, json_to: str | None) -> None:
+    """Show the cards side by side, or every number of one (a name or a .yaml file) and what it rests on."""
+    from .runtime.catalogue import card_detail, cards_report
+    from .runtime.render_lists import print_card, print_cards
+
+    if name is None:
+        _show(cards_report(), print_cards, json_to)
+    else:
+        _show(card_detail(name), print_card, json_to)
+
+
+@cli.command()
+@click.argument("name", required=False)
+@JSON_OPTION
+def models(name: str | None, json_to: str | None) -> None:
+    """Show the models that may be named, or one (a name, directory, .gguf or config.json file) in full."""
+    from .runtime.catalogue import model_report, models_report
+    from .runtime.render_lists import print_models
+
+    _show(models_report() if name is None else model_report(name), print_models, json_to)
+
+
+OUTPUT_OPTION = click.option("-o", "--output", metavar="FILE|-", default=STDOUT, help="Where to (default: stdout).")
+
+
+@cli.command()
+@click.argument("file")
+@OUTPUT_OPTION
+def asm(file: str, output: str) -> None:
+    """Assemble the text of a program into its binary form."""
+    from .isa.binary import encode_program
+    from .isa.text import assemble
+    from .runtime.files import read_text, write_file
+
+    program = encode_program(assemble(read_text(file)))
+    if output == STDOUT and sys.stdout.isatty():
+        raise ConfigError("a binary program would garble the terminal; give -o FILE or pipe it on")
+    write_file(output, lambda stream: stream.write(program))
+
+
+@cli.command()
+@click.argument("file")
+@OUTPUT_OPTION
+def disasm(file: str, output: str) -> None:
+    """Show a binary program as text, which `asm` takes back."""
+    from .isa.binary import decode_program
+    from .isa.text import disassemble
+    from .runtime.files import read_bytes, write_file
+
+    text = disassemble(decode_program(read_bytes(file)))
+    write_file(output, lambda stream: stream.write(text.encode()))
+
+
+@cli.command()
+@click.option("--of", "kind", type=click.Choice(SCHEMAS), default="report", help="Which report (default: report).")
+def schema(kind: str) -> None:
+    """Print the JSON schema of a report."""
+    from .runtime.schemas import schema_of
+
+    click.echo(json.dumps(schema_of(kind), indent=1))
+
+
+def _job(prompt_ids: str | None, overrides: Sequence[str], **asked: Any) -> Job:
+    """The Job that the options ask for; what was not given keeps the Job's own default."""
+    from .runtime.files import read_prompt_ids
+    from .runtime.job import Job
+
+    given = {name: value for name, value in asked.items() if value is not None}
+    if prompt_ids is not None:
+        given["prompt_ids"] = read_prompt_ids(prompt_ids)
+    return Job(**given, overrides=tuple(_override(text) for text in overrides))
+
+
+def _override(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip() or not value.strip():
+        raise ConfigError(f"--set {text!r} is not key=value; write it as --set hbm.bandwidth_bytes_per_s=3.2e12")
+    return key.strip(), value.strip()
+
+
+def _show(report: Any, print_text: Callable[[Any, Any], None], json_to: str | None) -> None:
+    """Print a report as text, or as JSON in its place; JSON into a file stands beside the text."""
+    from .runtime.files import write_file
+    from .runtime.terminal import console_for
+
+    document: Document = report
+    if json_to is not None:
+        write_file(json_to, lambda stream: stream.write(document.to_json().encode()))
+    if json_to != STDOUT:
+        print_text(report, console_for(sys.stdout))
+
+
+def _exit_if_out_of_memory(report: Report) -> None:
+    oom = report.oom
+    if oom is not None:
+        click.echo(
+            f"error: out of memory on card {oom.card}: {oom.owner} asked for {oom.requested_bytes} bytes of {oom.tag}, "
+            f"{oom.missing_bytes} more would hold it",
+            err=True,
+        )
+        raise click.exceptions.Exit(OUT_OF_MEMORY)
+
+
+def main() -> None:
+    """The console script."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    cli()

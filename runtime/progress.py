@@ -27,6 +27,7 @@ class DelayedProgress:
         self._timer.daemon = True
         self._lock = threading.Lock()
         self._over = not self._progress.console.is_terminal
+        self._shown = False
 
     def __call__(self, done: int, total: int | None, text: str) -> None:
         """Tell how far the work is."""
@@ -44,9 +45,11 @@ class DelayedProgress:
         with self._lock:
             self._over = True
             self._timer.cancel()
-            self._progress.stop()
+            if self._shown:
+                self._progress.stop()
 
     def _show(self) -> None:
         with self._lock:  # the work may end while the timer fires: a bar that starts then would never stop
             if not self._over:
                 self._progress.start()
+                self._shown = True
