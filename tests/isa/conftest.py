@@ -76,3 +76,9 @@ class Bench:
 def bench() -> Bench:
     """The bench, without state."""
     return Bench()
+
+
+@pytest.fixture(scope="session")
+def torch() -> Any:
+    """torch, imported by the tests that compare with it and by no other."""
+    return pytest.importorskip("torch")
