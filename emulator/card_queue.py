@@ -20,6 +20,12 @@ Awaited = Meeting | tuple[int, int]  # a meeting, or (semaphore, count)
 HELD_BOUND: dict[str, Bound] = {"unit": "compute", "hbm": "hbm", "link": "link", "host": "host"}
 
 
+def original(error: Exception) -> Exception:
+    """The failure of an event itself, where SimPy has thrown a copy of it into a process."""
+    cause = error.__cause__
+    return cause if isinstance(cause, Exception) and type(cause) is type(error) and cause.args == error.args else error
+
+
 class CardQueue:
     """A queue and its inbox of submissions, served one after the other.
 
@@ -52,8 +58,8 @@ class CardQueue:
             self.run = run = self._inbox.popleft()
             try:
                 yield from self._execute(run)
-            except Exception as cause:  # whatever it is, it is the ticket's end and is raised to whoever awaits that
-                run.ticket.fail(cause)
+            except Exception as error:  # whatever it is, it is the ticket's end and is raised to whoever awaits that
+                run.ticket.fail(original(error))
             self.run = self.entry = self.blocked = self.running = None
             run.ticket.queue_ended()
 

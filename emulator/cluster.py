@@ -206,7 +206,7 @@ class Cluster:
     # changes from outside
 
     def set_capacity(self, rank: int, unit: str, capacity_per_s: int) -> None:
-        """Change a card's unit from now on, 0 for dead: cycles a second (tensor, vector, dma0 ..) or bytes (hbm, host)."""
+        """Change a unit from now on: cycles a second (tensor, vector, dma0 ..) or bytes (hbm, host); 0 is dead."""
         self.calendar.set_capacity(self._card(rank).resource(unit), capacity_per_s)
 
     def set_clock(self, rank: int, clock_hz: int) -> None:

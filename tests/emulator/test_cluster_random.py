@@ -1,0 +1,213 @@
+"""Random programs on one to four cards: they finish by the rules or are named deadlocks, twice in the same way."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from siltwin.emulator.deadlock import DeadlockError
+from siltwin.emulator.span import Span
+from siltwin.emulator.ticket import Ticket
+from siltwin.isa.errors import ProgramError
+
+PLAIN = (
+    "tensor | matmul dst=%y a=%x w=%w bias=-",
+    "vector | add dst=%d a=%c b=%d",
+    "vector | add dst=%t a=%t b=%t",
+    "dma0 | copy dst=%d src=%c",
+    "dma1 | copy dst=%d src=%c",
+    "host | host_load dst=%c src=%h",
+    "vector | signal semaphore=go count=1",
+)
+TOGETHER = (
+    "link | all_reduce x=%c group=all",
+    "link | all_gather dst=%c src=%part group=all axis=rows",
+    "link | barrier group=all",
+    "link | broadcast x=%e group=all root=0",
+)
+
+
+@st.composite
+def bodies(draw: Any, cards: int, may_lock: bool) -> list[str]:
+    """A body a card. All cards meet for the same exchanges in the same order, unless they may lock."""
+    shared = draw(st.lists(st.sampled_from(exchanges(cards)), max_size=4)) if cards > 1 else []
+    texts = []
+    for rank in range(cards):
+        theirs = draw(st.permutations(shared)) if may_lock else shared
+        mine = [text for exchange in theirs if (text := at(exchange, rank, cards))]
+        plain = draw(st.lists(st.sampled_from(PLAIN), max_size=6))
+        lines, given_above = [], dict.fromkeys(("tensor", "vector", "dma0", "dma1", "link", "host", "go"), 0)
+        while mine or plain:
+            text = (mine if mine and (not plain or draw(st.booleans())) else plain).pop(0)
+            waits = draw(st.lists(st.sampled_from(sorted(given_above)), max_size=2, unique=True))
+            counts = [f"{name}+{draw(st.integers(0, given_above[name]))}" for name in waits]
+            lines.append(text + (f" | wait {', '.join(counts)}" if counts else ""))
+            given_above[text.split(" ")[0]] += 1
+            given_above["go"] += "signal" in text
+        texts.append("\n".join(lines))
+    return texts
+
+
+def exchanges(cards: int) -> list[tuple[str, int, int]]:
+    """(instruction, source, target): collectives of all, and transfers between two."""
+    pairs = [(source, target) for source in range(cards) for target in range(cards) if source != target]
+    together = [(text, -1, -1) for text in TOGETHER]
+    return together + [(buffer, source, target) for buffer in ("%c", "%e") for source, target in pairs]
+
+
+def at(exchange: tuple[str, int, int], rank: int, cards: int) -> str:
+    """What a card does in an exchange."""
+    text, source, target = exchange
+    if source < 0:
+        return "link | barrier group=all" if "%part" in text and cards != 4 else text
+    if rank == source:
+        return f"link | send x={text} group=all peer={target}"
+    return f"link | recv x={text} group=all peer={source}" if rank == target else ""
+
+
+class Outcome(NamedTuple):
+    """What came of a run."""
+
+    spans: list[Span]
+    error: str
+    waiters: tuple[str, ...]
+
+
+def outcome(one: Any, texts: list[str], calls: int) -> tuple[Outcome, Ticket]:
+    ticket = one.submit(*texts, calls=calls)
+    try:
+        one.cluster.run_until(ticket)
+    except DeadlockError as error:
+        return Outcome(list(ticket.spans), str(error), error.waiters), ticket
+    except ProgramError as error:
+        return Outcome(list(ticket.spans), str(error), ()), ticket
+    return Outcome(list(ticket.spans), "", ()), ticket
+
+
+# Slow enough for activities to hinder each other.
+TIGHT = {"hbm.bandwidth_bytes_per_s": "200GB/s"}
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), cards=st.integers(1, 4), calls=st.integers(1, 3), detail=st.sampled_from(["group", "step"]))
+def test_programs_whose_cards_agree_finish_by_the_rules(
+    rig: Any, data: st.DataObject, cards: int, calls: int, detail: str
+) -> None:
+    texts = data.draw(bodies(cards, may_lock=False))
+    result, ticket = outcome(rig(cards, detail=detail, overrides=TIGHT), texts, calls)
+    assert result.error == ""
+    assert len(result.spans) == calls * sum(len(text.splitlines()) for text in texts)
+    for rank in range(cards):
+        check_card(ticket, rank)
+
+
+def check_card(ticket: Ticket, rank: int) -> None:
+    """Every instruction is issued when the one before it in its queue has ended and its semaphores stand: then, and at
+    no other time. The times at which semaphores rise are worked out from the spans."""
+    timeline = ticket.runs[rank].timeline
+    mine = {(span.call, span.position): span for span in ticket.spans if span.card == rank}
+    rises: dict[int, list[int]] = {index: [] for index in range(len(timeline.semaphores))}
+    for entries in timeline.queues.values():
+        for entry in entries:
+            end_ps = mine[entry.call, entry.position].end_ps
+            rises[entry.own].append(end_ps)
+            if entry.semaphore is not None:
+                rises[entry.semaphore[0]] += [end_ps] * entry.semaphore[1]
+    program, bases = timeline.program, timeline.program.semaphore_bases()
+    last = dict.fromkeys(program.queues, 0)
+    for call, base in enumerate(bases):
+        for position, issue in enumerate(program.block["b"].body):
+            span = mine[call, position]
+            free_ps = [last[issue.queue]]
+            for name, count in issue.waits:
+                if need := base[name] + count:
+                    free_ps.append(sorted(rises[timeline.semaphores.index(name)])[need - 1])
+            assert span.issue_ps == max(free_ps)
+            assert span.issue_ps <= span.start_ps <= span.end_ps
+            last[issue.queue] = span.end_ps
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), cards=st.integers(2, 4), calls=st.integers(1, 2))
+def test_programs_in_any_order_finish_or_say_what_is_wrong(
+    rig: Any, data: st.DataObject, cards: int, calls: int
+) -> None:
+    texts = data.draw(bodies(cards, may_lock=True))
+    result, ticket = outcome(rig(cards, overrides=TIGHT), texts, calls)
+    total = calls * sum(len(text.splitlines()) for text in texts)
+    if not result.error:
+        assert len(result.spans) == total
+    else:
+        assert len(result.spans) < total or "never receives" in result.error
+    if result.error.startswith("deadlock"):
+        assert result.waiters and all(" waits for " in waiter for waiter in result.waiters)
+        assert not ticket.done.triggered
+    again, _ = outcome(rig(cards, overrides=TIGHT), texts, calls)
+    assert again == result
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), cards=st.integers(1, 4))
+def test_the_order_of_submission_within_a_ticket_changes_nothing(rig: Any, data: st.DataObject, cards: int) -> None:
+    texts = data.draw(bodies(cards, may_lock=False))
+    ends = []
+    for order in (range(cards), reversed(range(cards))):
+        one = rig(cards, overrides=TIGHT)
+        ticket = one.cluster.submit([one.submission(rank, one.program(texts[rank])) for rank in order])
+        one.cluster.run_until(ticket)
+        ends.append(sorted(ticket.spans))
+    assert ends[0] == ends[1]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    chain=st.lists(st.sampled_from([*PLAIN[:6], *TOGETHER[:1], *TOGETHER[2:]]), min_size=1, max_size=8),
+    more=st.sampled_from(["hbm.bandwidth_bytes_per_s", "host.bandwidth_bytes_per_s", "clock_hz"]),
+    factors=st.tuples(st.integers(1, 40), st.integers(1, 40)),
+)
+def test_a_chain_alone_is_never_slower_on_a_better_card(
+    rig: Any, chain: list[str], more: str, factors: tuple[int, int]
+) -> None:
+    base = {"hbm.bandwidth_bytes_per_s": 10**11, "host.bandwidth_bytes_per_s": 10**9, "clock_hz": 10**8}[more]
+    ends = [end_of_chain(rig(2, overrides={more: str(base * factor)}), chain) for factor in sorted(factors)]
+    assert ends[1] <= ends[0]
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    chain=st.lists(st.sampled_from([*PLAIN[:4], *TOGETHER]), min_size=1, max_size=6),
+    percents=st.tuples(st.integers(1, 100), st.integers(1, 100)),
+)
+def test_a_chain_alone_is_never_slower_on_better_links(rig: Any, chain: list[str], percents: tuple[int, int]) -> None:
+    ends = []
+    for percent in sorted(percents):
+        four = rig(4)
+        for link in four.cluster.topology.links:
+            four.cluster.set_link_capacity(link.source, link.target, 10**8 * percent)
+        ends.append(end_of_chain(four, chain))
+    assert ends[1] <= ends[0]
+
+
+def end_of_chain(one: Any, chain: list[str]) -> int:
+    """When a program ends in which every instruction waits for the one before it."""
+    done: dict[str, int] = {}
+    lines = []
+    for text in chain:
+        queue = text.split(" ")[0]
+        waits = ", ".join(f"{name}+{count}" for name, count in done.items())
+        lines.append(text + (f" | wait {waits}" if waits else ""))
+        done[queue] = done.get(queue, 0) + 1
+    return max(span.end_ps for span in one.run("\n".join(lines)))
+
+
+def test_the_oracle_of_these_tests_sees_a_wrong_time(rig: Any) -> None:
+    one = rig()
+    ticket = one.submit(f"{PLAIN[0]}\n{PLAIN[1]} | wait tensor+1")
+    one.cluster.run_until(ticket)
+    check_card(ticket, 0)
+    ticket.spans[1] = ticket.spans[1]._replace(issue_ps=ticket.spans[1].issue_ps - 1)
+    with pytest.raises(AssertionError):
+        check_card(ticket, 0)
