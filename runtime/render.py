@@ -43,8 +43,7 @@ def report_parts(report: Report) -> Iterator[RenderableType]:
     """The report from top to bottom."""
     yield from generated_text(report)
     yield headline(report)
-    if report.not_modelled:
-        yield Text("Not modelled: " + plain("; ".join(report.not_modelled)) + ".", style="dim")
+    yield from bullets("Not modelled", report.not_modelled, "dim")
     if report.oom:
         yield ""
         yield from oom_parts(report.oom)

@@ -55,8 +55,7 @@ def _limits_parts(report: LimitsReport) -> Iterator[RenderableType]:
         f"{job.batch:,} sequences of {cached}{job.prompt_tokens:,} prompt and {job.output_tokens:,} output tokens: "
         + ("fits." if report.fits_as_asked else "does NOT fit.")
     )
-    if report.not_modelled:
-        yield Text("Not modelled: " + plain("; ".join(report.not_modelled)) + ".", style="dim")
+    yield from bullets("Not modelled", report.not_modelled, "dim")
     alike: dict[tuple[str, ...], list[int]] = {}
     for card in report.cards:
         share = percent(card.high_water_bytes, card.capacity_bytes)
@@ -78,8 +77,7 @@ def _limits_parts(report: LimitsReport) -> Iterator[RenderableType]:
 
 def _align_parts(report: AlignReport) -> Iterator[RenderableType]:
     yield job_line(report) + Text(plain(f" against {report.reference}, {report.positions:,} positions"))
-    if report.not_modelled:
-        yield Text("Not modelled: " + plain("; ".join(report.not_modelled)) + ".", style="dim")
+    yield from bullets("Not modelled", report.not_modelled, "dim")
     logits = report.logits
     rows = [(row.name, scientific(row.max_abs), scientific(row.max_rel), _cosine(row.cosine)) for row in report.layers]
     rows.append(("logits", scientific(logits.max_abs), scientific(logits.max_rel), _cosine(logits.cosine)))

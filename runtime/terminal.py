@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, TextIO
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -127,8 +127,11 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> 
     return Group(Text(title, style="bold"), made)
 
 
-def bullets(title: str, lines: Sequence[str], style: str = "") -> list[Text]:
-    """A title and a line for each item, or nothing at all."""
+def bullets(title: str, lines: Sequence[str], style: str = "") -> list[RenderableType]:
+    """A title and an indented paragraph for each line, or nothing at all."""
     if not lines:
         return []
-    return [Text(title, style=f"bold {style}".strip()), *(Text(f"  - {plain(line)}", style=style) for line in lines)]
+    listed = Table(box=None, show_header=False, padding=(0, 0, 0, 1))
+    for line in lines:
+        listed.add_row(Text("-", style=style), Text(plain(line), style=style))
+    return [Text(title, style=f"bold {style}".strip()), listed]

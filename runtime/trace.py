@@ -79,7 +79,7 @@ def write_trace(
     file.write(f'{{"displayTimeUnit": "ns", "otherData": {other}, "traceEvents": [')
     separator = "\n"
     for event in trace_events(spans, memory_histories, names):
-        file.write(separator + json.dumps(event))
+        file.write(separator + json.dumps(event, separators=(",", ":")))
         separator = ",\n"
     file.write("\n]}\n")
 

@@ -24,7 +24,7 @@ def test_run_prints_the_text_first_and_exits_0(siltwin: Cli, fakes: Any) -> None
     result = siltwin("run", "tiny", "--prompt", "Where?")
     assert result.exit_code == 0
     assert result.stdout.startswith("The capital of France is Paris.\n")
-    assert "Not modelled: vision towers; training steps." in result.stdout
+    assert "Not modelled\n - vision towers" in result.stdout
     assert result.stderr == ""
 
 
