@@ -59,7 +59,7 @@ def report_parts(report: Report) -> Iterator[RenderableType]:
 
 def generated_text(report: Report) -> Iterator[Text]:
     """What the model wrote, first of all; numbered where there are several requests."""
-    texts = [(index, request.text) for index, request in enumerate(report.requests) if request.text is not None]
+    texts = [(index, request.text) for index, request in enumerate(report.requests) if request.text]
     for index, text in texts:
         if len(texts) > 1:
             yield Text(f"[{index}]", style="bold")

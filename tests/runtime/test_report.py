@@ -180,6 +180,11 @@ def test_many_requests_are_numbered_and_alike_ones_share_a_row() -> None:
     assert row_of(shown(examples["report"](requests=crowd)), "24 more") == "24 more"
 
 
+def test_a_run_without_text_opens_with_its_headline() -> None:
+    for text in (None, ""):
+        assert shown(examples["report"](requests=(examples["request"](text=text),))).startswith("SmolLM2-135M")
+
+
 def test_an_oom_tells_where_what_and_what_would_fit() -> None:
     text = shown(examples["report"](oom=examples["oom"]()))
     assert "OUT OF MEMORY: card 1, step 1 (decode), request 3, at 4 ms" in text
