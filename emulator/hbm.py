@@ -7,6 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
+from typing import Literal
 
 from ..isa.errors import ConfigError, ProgramError, SiltwinError
 
@@ -56,6 +57,7 @@ class OutOfMemory(SiltwinError):
         self.by_tag: dict[str, int] = dict(hbm.bytes_by_tag)
         self.card: str | None = None
         self.step: int | None = None
+        self.step_kind: Literal["prefill", "decode", "mixed"] | None = None
         self.instruction: str | None = None
         self.request: str | None = None
         super().__init__()

@@ -19,9 +19,11 @@ from .report_align import AlignReport, LayerDrift, LogitsDrift
 from .scheduler import Request, Scheduler
 from .summary import NOT_MODELLED, card_part, cluster_part, layout_part, model_part
 
-# Largest error over the reference's standard deviation, by the coarsest format among weights, activations and KV.
-TOLERANCES = {"fp32": 1e-4, "fp16": 2e-2, "bf16": 2e-1}
-TOLERANCE_OF = "the largest absolute error over the standard deviation of the reference"
+# By the coarsest format among weights, activations and KV.
+TOLERANCES = {"fp32": 1e-4, "fp16": 3e-2, "bf16": 2.5e-1}
+TOLERANCE_OF = (
+    "max_rel: the largest, over positions, of |difference| / |reference| (Euclidean norms of a position's row)"
+)
 DEFAULT_SEQUENCES, DEFAULT_TOKENS, DEFAULT_NEW_TOKENS = 2, 24, 8
 
 
@@ -91,7 +93,7 @@ def compute(prepared: Prepared) -> tuple[Ours, list[Request]]:
         for entry in step.entries:
             rows = slice(row, row + entry.count)
             row += entry.count
-            ours.logits[entry.request].append(result.logits[rows])
+            ours.logits[entry.request].append(result.logits[rows].copy())
             for layer, values in seen.items():
                 ours.layers[layer, entry.request].append(values[rows])
         for request in scheduler.complete(step, result.picked):
@@ -136,12 +138,19 @@ def _joined(pairs: list[tuple[Array, Array]]) -> tuple[Array, Array]:
 
 
 def _drift(mine: Array, theirs: Array) -> dict[str, float]:
-    """max_abs, max_rel (over the reference's standard deviation) and cosine of two arrays."""
-    a, b = mine.astype(np.float64).ravel(), theirs.astype(np.float64).ravel()
-    largest = float(np.max(np.abs(a - b)))
-    spread = float(b.std()) or 1.0
+    """max_abs, max_rel (see TOLERANCE_OF) and cosine of two arrays of [positions, features].
+
+    The norm of a row, and not an element, is what errors are held against: a few features of a trained model are a
+    thousand times larger than the rest and would hide or fake a drift.
+    """
+    a, b = mine.astype(np.float64), theirs.astype(np.float64)
+    own, other = np.linalg.norm(a - b, axis=-1), np.linalg.norm(b, axis=-1)
     norms = float(np.linalg.norm(a) * np.linalg.norm(b)) or 1.0
-    return {"max_abs": largest, "max_rel": largest / spread, "cosine": float(a @ b) / norms}
+    return {
+        "max_abs": float(np.max(np.abs(a - b))),
+        "max_rel": float(np.max(own / np.maximum(other, np.finfo(np.float32).tiny))),
+        "cosine": float((a * b).sum()) / norms,
+    }
 
 
 def _kl(theirs: Array, mine: Array) -> float:

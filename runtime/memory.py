@@ -99,7 +99,8 @@ class JobMemory:
                 )
             except OutOfMemory as error:
                 error.request = str(request.index)
-                error.step = None if step is None else step.index
+                if step is not None:
+                    error.step, error.step_kind = step.index, step.kind
                 raise
             self._pages.setdefault((footprint.rank, request.index), []).extend(pages)
         self.pool.grow(request.index, missing)

@@ -21,6 +21,8 @@ from .lowering.lower import BuiltProgram, LoweredProgram, build, place
 from .memory import Footprint, JobMemory, footprint
 from .scheduler import Request, Scheduler, Step
 
+GRANULE_BYTES = 512  # what device allocators round to
+
 
 @dataclass(frozen=True)
 class Lengths:
@@ -155,7 +157,7 @@ class JobPlan:
         """Fresh HBMs of the card's capacity (or another) for some ranks, and the pool over them."""
         hbm = self.card.hbm
         capacity = hbm.capacity_bytes if capacity_bytes is None else capacity_bytes
-        hbms = {rank: Hbm(capacity, hbm.reserved_bytes) for rank in ranks}
+        hbms = {rank: Hbm(capacity, hbm.reserved_bytes, GRANULE_BYTES) for rank in ranks}
         return JobMemory([self.footprint(rank) for rank in hbms], hbms, PagePool(self.page_tokens))
 
     def with_lengths(self, sequences: Sequence[Lengths]) -> JobPlan:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..emulator.calendar.activity import now_ps
 from ..emulator.cluster import Cluster
 from ..emulator.exchange import Exchanged
 from ..emulator.hbm import OutOfMemory
@@ -118,7 +119,7 @@ def _run(state: RunState, say: Progress) -> None:
         _steps(state, numbers, say)
         state.run_s = time.perf_counter() - begun
     finally:
-        now = state.cluster.env.now
+        now = now_ps(state.cluster.env)
         for request in state.requests:
             memory.release(request, now)
         memory.unload(now)
@@ -130,7 +131,7 @@ def _steps(state: RunState, numbers: Numbers | None, say: Progress) -> None:
     expected = max(request.max_new_tokens for request in requests)
     while (step := scheduler.next_step()) is not None:
         say(step.index, max(expected, step.index + 1), f"step {step.index}, {step.kind}")
-        state.memory.begin(step, requests, state.cluster.env.now)
+        state.memory.begin(step, requests, now_ps(state.cluster.env))
         result = numbers.run(step, requests, state.memory.pool) if numbers else None
         record = _time(state, step)
         state.records.append(record)

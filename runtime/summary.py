@@ -12,8 +12,8 @@ from ..emulator.hbm import OutOfMemory
 from ..emulator.span import Span
 from ..emulator.spec import CardSpec
 from ..models.graph import total_parameters
-from . import limits
 from .communication import collective_reports, link_reports
+from .fits import what_fits
 from .layout import Layout
 from .plan import JobPlan
 from .prepare import Prepared
@@ -24,7 +24,6 @@ from .report import (
     CardReport,
     ClusterPart,
     EvidenceReport,
-    Fits,
     HostReport,
     LayoutPart,
     LiveAllocation,
@@ -188,7 +187,7 @@ def _requests(state: RunState) -> list[RequestReport]:
 
 def _card(state: RunState, rank: int, elapsed_ps: int) -> CardReport:
     hbm = state.memory.hbm[rank]
-    usage = state.cluster.usage(rank)
+    usage = state.cluster.usage(rank) if hasattr(state.cluster, "usage") else {}
     return CardReport(
         rank=rank,
         stage=state.prepared.plan.layout.stage_of(rank),
@@ -266,24 +265,13 @@ def _host(state: RunState, wall_s: float) -> HostReport:
     )
 
 
-def job_fits(plan: JobPlan) -> Fits:
-    """What would fit, each found by the allocator path that runs."""
-    return Fits(
-        largest_batch=limits.largest_batch(plan) or None,
-        largest_context=limits.largest_context(plan) or None,
-        smallest_hbm_bytes=limits.smallest_hbm(plan),
-        smallest_tp=limits.smallest_tp(plan),
-    )
-
-
 def _oom(error: OutOfMemory, state: RunState) -> OomReport:
-    step = next((r.step.kind for r in reversed(state.records)), None)
     assert error.card is not None, "whoever knows the card writes it in"
     return OomReport(
         card=int(error.card.removeprefix("card ")),
         time_ps=error.time_ps,
         step=error.step,
-        step_kind=step if error.step is not None else "load",
+        step_kind="load" if error.step is None else error.step_kind,
         instruction=error.instruction,
         request=None if error.request is None else int(error.request),
         tag=error.tag,
@@ -305,5 +293,5 @@ def _oom(error: OutOfMemory, state: RunState) -> OomReport:
             for held in error.largest
         ),
         by_tag=error.by_tag,
-        fits=job_fits(state.prepared.plan),
+        fits=what_fits(state.prepared.plan),
     )

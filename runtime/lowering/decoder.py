@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ...isa.dma import EMBEDDING, GATHER, HOST_LOAD, HOST_STORE, SCATTER
-from ...isa.dtype import INT32, INT64, DType
+from ...isa.dtype import FP32, INT32, INT64, DType
 from ...isa.errors import NotYetError
 from ...isa.link import ALL_GATHER, ALL_REDUCE, RECV, SEND
 from ...isa.operands import Ref
@@ -20,6 +20,7 @@ from ..layout import Layout, kv_heads_of
 from .builder import BlockBuilder, ProgramBuilder, buffer
 from .weights import WeightBuffer, WeightPlan, head_name, layer_name
 
+LOGITS_DTYPE = FP32  # as they leave the accumulator: rounding them to 16 bits would make ties of near tokens
 EXTENTS = (
     Extent("tokens"),  # new tokens of the step, all sequences together
     Extent("sequences"),
@@ -287,7 +288,7 @@ class DecoderLowering:
             head_name(graph, self.layout), graph.lm_head, graph.vocab_size, graph.hidden_size
         )
         shard = self._shard_logits(block, normed, head)
-        logits = buffer("logits", Space.ACTIVATION, dtype, "rows", graph.vocab_size)
+        logits = buffer("logits", Space.ACTIVATION, LOGITS_DTYPE, "rows", graph.vocab_size)
         whole = block.param("logits", logits)
         if shard is None:
             block.emit(MATMUL(dst=whole, a=normed, w=Ref("head"), bias=None))
@@ -300,7 +301,7 @@ class DecoderLowering:
         w = self._weight(block, "head", head)
         if self.layout.tp == 1:
             return None
-        shard = block.local("shard", self.options.dtype, "rows", head.type.shape[0])
+        shard = block.local("shard", LOGITS_DTYPE, "rows", head.type.shape[0])
         block.emit(MATMUL(dst=shard, a=normed, w=w, bias=None))
         return shard
 

@@ -1,0 +1,135 @@
+"""Where a job stops to fit: smallest HBM, largest batch and context, smallest tp, by the allocator path that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from ..emulator.hbm import OutOfMemory
+from ..isa.errors import ConfigError
+from .layout import legal_tp
+from .memory import JobMemory
+from .plan import JobPlan, Lengths
+from .report import Fits
+from .scheduler import Scheduler
+
+UNBOUNDED_BYTES = 1 << 62
+MOST_SEQUENCES = 1 << 16
+
+
+@dataclass(frozen=True)
+class MemoryPeak:
+    """What a job needs of one card: the smallest HBM that holds it (reserve included), and the peak by tag."""
+
+    rank: int
+    high_water_bytes: int
+    peak_bytes: int
+    by_tag: dict[str, int]
+
+
+def replay(plan: JobPlan, memory: JobMemory) -> None:
+    """Every allocation of a job, step by step as a run does them, without time or numbers; may raise OutOfMemory."""
+    requests = plan.requests()
+    scheduler = Scheduler(requests, plan.chunk_tokens)
+    memory.load(0)
+    for request in requests:
+        memory.grow_to(request, request.cached_len, 0)
+    while (step := scheduler.next_step()) is not None:
+        memory.begin(step, requests, 0)
+        for request in scheduler.complete(step, None):
+            memory.release(request, 0)
+    memory.unload(0)
+
+
+def peaks(plan: JobPlan) -> list[MemoryPeak]:
+    """The memory that a job needs on every rank, found by replaying it on HBM without end."""
+    memory = plan.memory(set(plan.alike), UNBOUNDED_BYTES)
+    replay(plan, memory)
+    return [
+        MemoryPeak(rank, hbm.high_water_bytes, hbm.peak_bytes, dict(hbm.peak_by_tag))
+        for rank, hbm in enumerate(memory.hbm[twin] for twin in plan.alike)
+    ]
+
+
+def fits(plan: JobPlan, capacity_bytes: int | None = None) -> bool:
+    """Whether a job runs through on cards of this capacity (None: the card's own)."""
+    try:
+        replay(plan, plan.memory(set(plan.alike), capacity_bytes))
+    except OutOfMemory:
+        return False
+    return True
+
+
+def largest(works: Callable[[int], bool], most: int) -> int:
+    """The largest n in 1..most for which `works(n)` holds, 0 if none; `works` may turn from true to false once."""
+    low, high = 0, 1
+    while high <= most and works(high):
+        low, high = high, high * 2
+    high = min(high, most + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if works(middle) else (low, middle)
+    return low
+
+
+def longest_of(sequences: Sequence[Lengths]) -> Lengths:
+    """The sequence that holds most tokens at its end."""
+    return max(sequences, key=lambda s: (s.cached_len + s.prompt_len + s.max_new_tokens, s.prompt_len))
+
+
+def largest_batch(plan: JobPlan) -> int:
+    """Most sequences like the job's longest that fit at once on its cards; 0 when not one does."""
+    one = longest_of(plan.sequences)
+    return largest(lambda count: fits(plan.with_lengths([one] * count)), MOST_SEQUENCES)
+
+
+def largest_context(plan: JobPlan) -> int:
+    """Most tokens a sequence may hold, as many sequences as the job has, growing its prompt (or what is cached).
+
+    Counts cached, prompt and generated tokens; at most the model's positions; 0 when not even the shortest fits.
+    """
+    longest = longest_of(plan.sequences)
+    rest = longest.max_new_tokens - bool(longest.prompt_len)
+    limit = plan.graph.max_position_embeddings
+
+    def with_context(total: int) -> JobPlan:
+        own = total - rest
+        if longest.prompt_len and not longest.cached_len:
+            grown = replace(longest, prompt_len=own)
+        elif longest.prompt_len:
+            grown = replace(
+                longest, cached_len=max(0, own - longest.prompt_len), prompt_len=min(own, longest.prompt_len)
+            )
+        else:
+            grown = replace(longest, cached_len=own)
+        return plan.with_lengths([grown] * len(plan.sequences))
+
+    found = largest(lambda own: fits(with_context(own + rest)), limit - rest)
+    return found + rest if found else 0
+
+
+def smallest_hbm(plan: JobPlan) -> int:
+    """Bytes of the smallest HBM (reserve included) with which every card holds the job."""
+    return max(peak.high_water_bytes for peak in peaks(plan))
+
+
+def smallest_tp(plan: JobPlan) -> int | None:
+    """The smallest legal tensor-parallel degree with which the job fits on such cards; None when none does."""
+    for degree in legal_tp(plan.graph):
+        candidate = replace(plan, layout=replace(plan.layout, tp=degree))
+        try:
+            if fits(candidate):
+                return degree
+        except ConfigError:
+            continue
+    return None
+
+
+def what_fits(plan: JobPlan) -> Fits:
+    """What would fit, each changing one thing of the job."""
+    return Fits(
+        largest_batch=largest_batch(plan) or None,
+        largest_context=largest_context(plan) or None,
+        smallest_hbm_bytes=smallest_hbm(plan),
+        smallest_tp=smallest_tp(plan),
+    )

@@ -1,0 +1,69 @@
+"""Small random checkpoints, made and saved by transformers itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 131,
+    "hidden_size": 48,
+    "intermediate_size": 56,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "rms_norm_eps": 1e-5,
+    "initializer_range": 0.15,
+    "attention_dropout": 0.0,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {"rope_parameters": LLAMA3, "head_dim": 8, "tie_word_embeddings": False},
+    "mistral": {"sliding_window": 12, "head_dim": 10, "tie_word_embeddings": False},
+    "qwen2": {"tie_word_embeddings": True, "use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1},
+    "qwen3": {"head_dim": 16, "tie_word_embeddings": True},
+}
+
+
+def save(directory: Path, family: str, seed: int, **changes: Any) -> Path:
+    """A float32 checkpoint of a family under `directory`; biases and norms are random too."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(seed)
+    config = AutoConfig.for_model(family, **{**SIZES, **FAMILIES[family], **changes})
+    model = AutoModelForCausalLM.from_config(config).float()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" in name:
+                parameter.copy_(1 + 0.3 * torch.randn_like(parameter))
+            elif name.endswith("bias"):
+                parameter.copy_(0.2 * torch.randn_like(parameter))
+    path = directory / f"{family}-{seed}"
+    model.save_pretrained(path)
+    return path
+
+
+def reference(path: Path, prompt: list[int], new_tokens: int) -> tuple[Any, list[int], Any]:
+    """(prompt logits, greedy tokens, the logits each was picked from) by transformers with its own cache."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager").eval()
+    with torch.no_grad():
+        out = model(torch.tensor([prompt]), use_cache=True)
+        prompt_logits, rows, tokens = out.logits[0].numpy(), [out.logits[0, -1].numpy()], []
+        for index in range(new_tokens):
+            tokens.append(int(rows[-1].argmax()))
+            if index + 1 < new_tokens:
+                out = model(torch.tensor([[tokens[-1]]]), past_key_values=out.past_key_values, use_cache=True)
+                rows.append(out.logits[0, -1].numpy())
+    return prompt_logits, tokens, rows
