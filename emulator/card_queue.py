@@ -11,6 +11,7 @@ from .calendar.activity import Running, now_ps
 from .calendar.engine import Calendar
 from .card import Action, Op
 from .exchange import Meeting, Party
+from .failure import original
 from .span import NOBODY_LATE, Bound, Span
 from .ticket import CardRun
 from .timeline import Entry
@@ -18,12 +19,6 @@ from .timeline import Entry
 Process = Generator[simpy.Event, object, None]
 Awaited = Meeting | tuple[int, int]  # a meeting, or (semaphore, count)
 HELD_BOUND: dict[str, Bound] = {"unit": "compute", "hbm": "hbm", "link": "link", "host": "host"}
-
-
-def original(error: Exception) -> Exception:
-    """The failure of an event itself, where SimPy has thrown a copy of it into a process."""
-    cause = error.__cause__
-    return cause if isinstance(cause, Exception) and type(cause) is type(error) and cause.args == error.args else error
 
 
 class CardQueue:
@@ -49,6 +44,12 @@ class CardQueue:
         if self._idle is not None:
             self._idle.succeed()
             self._idle = None
+
+    @property
+    def in_flight(self) -> list[Running]:
+        """The activities it executes now, alone or with its peers."""
+        activities = self.blocked.activities if isinstance(self.blocked, Meeting) else [self.running]
+        return [running for running in activities if running is not None and running.outcome is None]
 
     def _serve(self) -> Process:
         while True:

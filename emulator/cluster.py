@@ -13,13 +13,13 @@ from ..interconnect.collectives.plan import Plan
 from ..interconnect.topology import Topology
 from ..isa.errors import ConfigError, ProgramError, SiltwinError
 from ..isa.program import Program
-from .calendar.activity import Running
 from .calendar.engine import Calendar, int_env
 from .card import Card, Op
 from .card_queue import CardQueue
 from .costs import Costs
 from .deadlock import deadlock
 from .exchange import Detail, Exchange
+from .failure import carried
 from .spec import CardSpec
 from .ticket import CardRun, Submission, Ticket
 from .timeline import Timeline
@@ -126,11 +126,24 @@ class Cluster:
         """Take a submission back now: what it is doing is cut short, and it fails with `cause`."""
         cause = cause or Cancelled(f"submission {ticket.number} was cancelled at {self.env.now} ps")
         ticket.fail(cause)
-        ticket.exchange.abort(cause)
         for rank, run in ticket.runs.items():
             for queue in self.queues[rank].values():
-                if queue.run is run and queue.running is not None:
-                    self.calendar.cancel(queue.running, failed=cause)
+                if queue.run is run:
+                    self._cut(queue, cause)
+        ticket.exchange.abort(carried(cause))  # an eager message may be on its way for nobody
+
+    def fail(self, rank: int, queue: str, cause: Exception) -> bool:
+        """What a queue executes now, alone or with its peers, fails with `cause`, and its submission with it.
+
+        False if it executes nothing now: it is idle, or waits for a semaphore or for a peer.
+        """
+        return self._cut(self._queue(rank, queue), cause)
+
+    def _cut(self, queue: CardQueue, cause: Exception) -> bool:
+        activities = queue.in_flight
+        for running in activities:
+            self.calendar.cancel(running, failed=carried(cause))
+        return bool(activities)
 
     def _prepare(self, submission: Submission) -> Prepared:
         """The program's timeline and costs, found by its identity: comparing programs would cost more."""
@@ -222,13 +235,11 @@ class Cluster:
         for number in found:
             self.calendar.set_capacity(self.link_resources[number], bandwidth_bytes_per_s)
 
-    def running(self, rank: int, queue: str) -> Running | None:
-        """The activity that a queue executes on its own now (a collective or transfer is its group's), or None."""
+    def _queue(self, rank: int, queue: str) -> CardQueue:
         self._card(rank)
         if queue not in self.queues[rank]:
             raise ConfigError(f"card {rank} has no queue {queue!r}; it has {', '.join(self.queues[rank])}")
-        running = self.queues[rank][queue].running
-        return running if running is not None and running.outcome is None else None
+        return self.queues[rank][queue]
 
     def _card(self, rank: int) -> Card:
         if not 0 <= rank < len(self.cards):

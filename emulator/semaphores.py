@@ -37,6 +37,10 @@ class Semaphores:
     def wake(self, index: int) -> None:
         """Wake those whose wait a counter satisfies."""
         value, waiting = self.values[index], self.waiters[index]
+        if len(waiting) == 1:
+            if waiting[0][0] <= value:
+                waiting.pop()[1].succeed()
+            return
         self.waiters[index] = [waiter for waiter in waiting if waiter[0] > value]
         for need, event in waiting:
             if need <= value:

@@ -12,6 +12,7 @@ from ..isa.program import Binding, Program
 from .calendar.activity import NOT_YET, now_ps
 from .card import Op
 from .exchange import Exchange, Exchanged
+from .failure import carried
 from .semaphores import Semaphores
 from .span import Span
 from .timeline import Timeline
@@ -88,7 +89,8 @@ class Ticket:
         if self.done.triggered:
             return
         self.cause, self.end_ps = cause, now_ps(self.env)
+        failure = carried(cause)
         for run in self.runs.values():
-            run.semaphores.poison(cause)
-        self.exchange.poison(cause)
-        self.done.fail(cause)
+            run.semaphores.poison(failure)
+        self.exchange.poison(failure)
+        self.done.fail(failure)

@@ -207,7 +207,7 @@ def test_clusters_and_changes_that_make_no_sense_are_refused(rig: Any) -> None:
     with pytest.raises(ConfigError, match="rank 4 is no card"):
         cluster.set_clock(4, 1)
     with pytest.raises(ConfigError, match="no queue 'cube'"):
-        cluster.running(0, "cube")
+        cluster.fail(0, "cube", RuntimeError())
     cluster.advance_to(5)
     with pytest.raises(ConfigError, match="cannot advance to 4 ps: the clock stands at 5"):
         cluster.advance_to(4)
@@ -221,7 +221,7 @@ def test_a_failed_activity_fails_its_submission_with_the_cause(rig: Any) -> None
     ticket = one.submit(f"{MATMUL}\n{ADD} | wait tensor+1")
     one.cluster.advance_to(1_000_000)
     cause = RuntimeError("a bit flipped")
-    one.cluster.calendar.cancel(one.cluster.running(0, "tensor"), failed=cause)
+    assert one.cluster.fail(0, "tensor", cause)
     with pytest.raises(RuntimeError, match="a bit flipped"):
         one.cluster.run_until(ticket)
     assert (ticket.cause, ticket.end_ps, ticket.spans) == (cause, 1_000_000, [])
@@ -231,7 +231,7 @@ def test_a_failure_reaches_the_peers_of_its_card(rig: Any) -> None:
     two = rig(2)
     ticket = two.submit(REDUCE, f"{MATMUL}\n{REDUCE} | wait tensor+1")
     two.cluster.advance_to(1_000_000)
-    two.cluster.calendar.cancel(two.cluster.running(1, "tensor"), failed=RuntimeError("gone"))
+    assert two.cluster.fail(1, "tensor", RuntimeError("gone"))
     with pytest.raises(RuntimeError, match="gone"):
         two.cluster.run_until(ticket)
     # Both cards are free again.
@@ -244,7 +244,7 @@ def test_a_failure_lets_end_what_is_under_way_and_issues_no_more(rig: Any) -> No
     second = one.submit(ADD)
     one.cluster.advance_to(600_000)
     first.done.defused = True
-    one.cluster.calendar.cancel(one.cluster.running(0, "tensor"), failed=RuntimeError("gone"))
+    assert one.cluster.fail(0, "tensor", RuntimeError("gone"))
     one.cluster.run_until(second)
     assert [(span.mnemonic, span.end_ps) for span in first.spans] == [("add", FIXED_PS + ADD_PS)]
     assert second.spans[0].start_ps == FIXED_PS + ADD_PS
@@ -254,9 +254,38 @@ def test_a_failure_that_nobody_awaits_stops_the_simulation(rig: Any) -> None:
     one = rig()
     one.submit(MATMUL)
     one.cluster.advance_to(600_000)
-    one.cluster.calendar.cancel(one.cluster.running(0, "tensor"), failed=RuntimeError("unheard"))
+    assert one.cluster.fail(0, "tensor", RuntimeError("unheard"))
     with pytest.raises(RuntimeError, match="unheard"):
         one.cluster.advance_to(700_000)
+
+
+def test_a_failed_link_activity_fails_for_all_its_members(rig: Any) -> None:
+    two = rig(2)
+    ticket = two.submit(f"{REDUCE}\n{ADD}")
+    assert not two.cluster.fail(0, "link", RuntimeError("too early"))
+    two.cluster.advance_to(1_000_000)
+    assert two.cluster.fail(1, "link", RuntimeError("a fibre broke"))
+    with pytest.raises(RuntimeError, match="a fibre broke"):
+        two.cluster.run_until(ticket)
+    assert [(span.card, span.mnemonic) for span in ticket.spans] == [(0, "add"), (1, "add")]
+    assert [span.start_ps for span in two.run(REDUCE)] == [1_000_000] * 2
+
+
+@pytest.mark.parametrize("detail", ["group", "step"])
+def test_a_cause_of_any_make_comes_through_as_it_is(rig: Any, detail: str) -> None:
+    class Picky(Exception):
+        def __init__(self, first: int, second: int) -> None:
+            super().__init__()
+
+    two = rig(2, detail=detail)
+    for body, queue in ((MATMUL, "tensor"), (REDUCE, "link")):
+        ticket, cause = two.submit(f"{body}\n{ADD}\n{ADD} | wait {queue}+1"), Picky(1, 2)
+        two.cluster.advance_to(two.cluster.env.now + 800_000)
+        assert two.cluster.fail(0, queue, cause)
+        with pytest.raises(Picky):
+            two.cluster.run_until(ticket)
+        assert ticket.cause is cause
+        assert two.run(ADD)
 
 
 def test_a_submission_can_be_taken_back(rig: Any) -> None:

@@ -203,6 +203,27 @@ def end_of_chain(one: Any, chain: list[str]) -> int:
     return max(span.end_ps for span in one.run("\n".join(lines)))
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    cards=st.integers(1, 4),
+    kind=st.sampled_from(["ring", "full_mesh"]),
+    text=st.sampled_from([TOGETHER[0].replace("%c", "%t"), TOGETHER[3].replace("%e", "%t"), TOGETHER[2]]),
+    tokens=st.integers(0, 70),
+    hbm_bytes_per_s=st.integers(10**9, 10**11),
+    lanes=st.integers(1, 40),
+)
+def test_a_group_is_within_a_picosecond_a_step_of_its_steps(
+    rig: Any, cards: int, kind: str, text: str, tokens: int, hbm_bytes_per_s: int, lanes: int
+) -> None:
+    # Whatever holds a step, the wire, HBM or the lanes that add, and however unevenly the buffer is cut.
+    changes = {"hbm.bandwidth_bytes_per_s": str(hbm_bytes_per_s), "vector.lanes.2": str(lanes), "cores.count": "1"}
+    whole, steps = (
+        rig(cards, kind, detail=detail, overrides=changes).run(text, tokens=tokens) for detail in ("group", "step")
+    )
+    for one, other in zip(whole, steps, strict=True):
+        assert abs(one.end_ps - other.end_ps) <= 2 * (cards - 1)
+
+
 def test_the_oracle_of_these_tests_sees_a_wrong_time(rig: Any) -> None:
     one = rig()
     ticket = one.submit(f"{PLAIN[0]}\n{PLAIN[1]} | wait tensor+1")
