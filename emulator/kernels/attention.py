@@ -53,7 +53,7 @@ def _round_row(out, row):
         out[i] = rounded(out, row[i])
 
 
-@kernel
+@kernel(fastmath={"contract"})
 def _add_scaled(out, weight, value):
     for i in range(out.size):
         out[i] += weight * value_of(value[i])
@@ -71,31 +71,32 @@ def _exponentials(scores, best):
 
 
 @kernel
-def _decode(dst, dst0, q, q0, cache, key0, value0, table, page_tokens, position, first_key, t, head, heads,
+def _decode(dst, dst0, q, q0, cache, keys_at, values_at, table, page_tokens, first_key, position, t, low, high, group,
             qk_dim, v_dim, scale):  # fmt: skip
-    """One query of `heads` heads from `head` on, all of one key head, over keys first_key..position."""
+    """One query, heads low..high, over keys first_key..position; a token's cache row is read from end to end."""
+    heads = high - low
     queries = np.empty((heads, qk_dim), np.float32)
-    for g in range(heads):
-        at = q0 + (head + g) * qk_dim
-        _values(queries[g], q[t, at : at + qk_dim], np.float32(1))
+    for h in range(heads):
+        at = q0 + (low + h) * qk_dim
+        _values(queries[h], q[t, at : at + qk_dim], np.float32(1))
     scores = np.empty((heads, position + 1 - first_key), np.float32)
     for j in range(first_key, position + 1):
         row = table[j // page_tokens] * page_tokens + j % page_tokens
-        key = cache[row, key0 : key0 + qk_dim]
-        for g in range(heads):
-            scores[g, j - first_key] = _score(queries[g], key) * scale
-    out = np.zeros((heads, v_dim), np.float32)
+        for h in range(heads):
+            at = keys_at + (low + h) // group * qk_dim
+            scores[h, j - first_key] = _score(queries[h], cache[row, at : at + qk_dim]) * scale
     totals = np.empty(heads, np.float32)
-    for g in range(heads):
-        totals[g] = _exponentials(scores[g], largest(scores[g]))
+    for h in range(heads):
+        totals[h] = _exponentials(scores[h], largest(scores[h]))
+    out = np.zeros((heads, v_dim), np.float32)
     for j in range(first_key, position + 1):
         row = table[j // page_tokens] * page_tokens + j % page_tokens
-        value = cache[row, value0 : value0 + v_dim]
-        for g in range(heads):
-            _add_scaled(out[g], scores[g, j - first_key], value)
-    for g in range(heads):
+        for h in range(heads):
+            at = values_at + (low + h) // group * v_dim
+            _add_scaled(out[h], scores[h, j - first_key], cache[row, at : at + v_dim])
+    for h in range(heads):
         for i in range(v_dim):
-            dst[t, dst0 + (head + g) * v_dim + i] = rounded(dst, out[g, i] / totals[g])
+            dst[t, dst0 + (low + h) * v_dim + i] = rounded(dst, out[h, i] / totals[h])
 
 
 @kernel
@@ -180,17 +181,12 @@ def attention(dst, dst0, q, q0, cache, cache0, page_tokens, tables, q_lens, kv_l
         queries, length = q_lens[b], kv_lens[b]
         low, high = max(first - b * heads, 0), min(last - b * heads, heads)
         oldest = max(0, length - queries - window + 1) if window > 0 else 0
-        if 0 < queries <= DECODE_QUERIES:
+        if 0 < queries <= DECODE_QUERIES and low < high:
             for n in range(queries):
                 position = length - queries + n
                 first_key = max(0, position - window + 1) if window > 0 else 0
-                head = low
-                while head < high:
-                    joint = min((head // group + 1) * group, high) - head
-                    kv = head // group
-                    _decode(dst, dst0, q, q0, cache, cache0 + kv * qk_dim, values_at + kv * v_dim, tables[b],
-                            page_tokens, position, first_key, t + n, head, joint, qk_dim, v_dim, scale)  # fmt: skip
-                    head += joint
+                _decode(dst, dst0, q, q0, cache, cache0, values_at, tables[b], page_tokens, first_key, position, t + n,
+                        low, high, group, qk_dim, v_dim, scale)  # fmt: skip
         elif queries > 0 and low < high:
             keys = np.empty((length - oldest, qk_dim), np.float32)
             values = np.empty((length - oldest, v_dim), np.float32)
