@@ -42,7 +42,7 @@ class Issue:
 
     Each wait is (semaphore, count). The semaphore is one that the program declares, or a queue's name: a queue's
     semaphore grows by one as each of its instructions ends. Counts are relative to the call: all that the calls before
-    it signal, plus `count`.
+    it signal, plus `count`. What a wait counts on in its own call stands above it: the order of the text can run.
     """
 
     queue: str

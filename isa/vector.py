@@ -7,7 +7,6 @@ from typing import Literal
 
 import numpy as np
 
-from .dtype import decode, encode
 from .errors import ProgramError
 from .instruction import (
     Array,
@@ -25,35 +24,10 @@ from .instruction import (
     rows_cols,
 )
 from .operands import In, InOut, OptionalIn, Out, Ref
+from .rowwise import check_map, check_norm, rms_normal, vector_work
 from .work import Unit, VectorShape, Work
 
 Activation = Literal["silu", "gelu", "gelu_tanh"]
-
-
-def _vector_work(
-    s: Sizes, over: Ref, reads: tuple[Ref | None, ...], writes: tuple[Ref, ...], ops: int, passes: int
-) -> Work:
-    """Work of a row-wise instruction: `ops` operations an element of `over`, `passes` trips over its rows."""
-    rows, cols = rows_cols(s.shape(over))
-    return Work(
-        Unit.VECTOR,
-        ops=ops * rows * cols,
-        read_bytes=bytes_of(s, *reads),
-        write_bytes=bytes_of(s, *writes),
-        dtype=s.type_of(over).dtype,
-        shape=VectorShape(rows, cols, passes),
-    )
-
-
-def _rms(m: Memory, x: Array, weight: Ref, eps: float, plus_one: bool, rounded: Ref) -> Array:
-    """RMS-normalise every run of len(weight) elements; x / rms is rounded to `rounded`'s dtype before the weight."""
-    scale = m.get(weight) + np.float32(1) if plus_one else m.get(weight)
-    runs = x.reshape(-1, len(scale))
-    normal = runs / np.sqrt(np.mean(runs * runs, axis=1, keepdims=True, dtype=np.float32) + np.float32(eps))
-    if not plus_one:  # models with 1 + w keep fp32 until the end
-        dtype = m.type_of(rounded).dtype
-        normal = decode(encode(normal, dtype), dtype)
-    return (normal * scale).reshape(x.shape)
 
 
 class RMSNORM(Instruction, opcode=0x20, unit=Unit.VECTOR):
@@ -69,13 +43,13 @@ class RMSNORM(Instruction, opcode=0x20, unit=Unit.VECTOR):
     plus_one: bool
 
     def check(self, t: Shapes) -> None:
-        _check_norm(self, t, self.dst, self.x, self.weight, self.eps)
+        check_norm(self, t, self.dst, self.x, self.weight, self.eps)
 
     def work(self, s: Sizes) -> Work:
-        return _vector_work(s, self.x, (self.x, self.weight), (self.dst,), ops=4, passes=2)
+        return vector_work(s, self.x, (self.x, self.weight), (self.dst,), ops=4, passes=2)
 
     def execute(self, m: Memory) -> None:
-        m.put(self.dst, _rms(m, m.get(self.x), self.weight, self.eps, self.plus_one, self.x))
+        m.put(self.dst, rms_normal(m, m.get(self.x), self.weight, self.eps, self.plus_one, self.x))
 
 
 class ADD_RMSNORM(Instruction, opcode=0x21, unit=Unit.VECTOR):
@@ -89,16 +63,16 @@ class ADD_RMSNORM(Instruction, opcode=0x21, unit=Unit.VECTOR):
     plus_one: bool
 
     def check(self, t: Shapes) -> None:
-        _check_norm(self, t, self.dst, self.x, self.weight, self.eps)
+        check_norm(self, t, self.dst, self.x, self.weight, self.eps)
         require(t.type_of(self.x) == t.type_of(self.delta), self, "x and delta must have one type")
         require_apart(self, self.dst, self.x, self.weight)
 
     def work(self, s: Sizes) -> Work:
-        return _vector_work(s, self.x, (self.x, self.delta, self.weight), (self.x, self.dst), ops=5, passes=2)
+        return vector_work(s, self.x, (self.x, self.delta, self.weight), (self.x, self.dst), ops=5, passes=2)
 
     def execute(self, m: Memory) -> None:
         m.put(self.x, m.get(self.x) + m.get(self.delta))
-        m.put(self.dst, _rms(m, m.get(self.x), self.weight, self.eps, self.plus_one, self.x))
+        m.put(self.dst, rms_normal(m, m.get(self.x), self.weight, self.eps, self.plus_one, self.x))
 
 
 class LAYERNORM(Instruction, opcode=0x22, unit=Unit.VECTOR):
@@ -111,15 +85,16 @@ class LAYERNORM(Instruction, opcode=0x22, unit=Unit.VECTOR):
     eps: float
 
     def check(self, t: Shapes) -> None:
-        _check_norm(self, t, self.dst, self.x, self.weight, self.eps)
+        check_norm(self, t, self.dst, self.x, self.weight, self.eps)
         x, weight = t.type_of(self.x), t.type_of(self.weight)
         require(x.shape[-1:] == weight.shape, self, f"weight is {weight} and a row of x is {x.shape[-1]}")
         if self.bias is not None:
             require(t.type_of(self.bias).shape == weight.shape, self, "bias and weight must have one shape")
             require_floats(self, t, self.bias)
+            require_apart(self, self.dst, self.bias)
 
     def work(self, s: Sizes) -> Work:
-        return _vector_work(s, self.x, (self.x, self.weight, self.bias), (self.dst,), ops=6, passes=2)
+        return vector_work(s, self.x, (self.x, self.weight, self.bias), (self.dst,), ops=6, passes=2)
 
     def execute(self, m: Memory) -> None:
         x = m.get(self.x)
@@ -127,34 +102,6 @@ class LAYERNORM(Instruction, opcode=0x22, unit=Unit.VECTOR):
         variance = np.mean(centred * centred, axis=-1, keepdims=True, dtype=np.float32)
         normal = centred / np.sqrt(variance + np.float32(self.eps)) * m.get(self.weight)
         m.put(self.dst, normal if self.bias is None else normal + m.get(self.bias))
-
-
-def _check_norm(instruction: Instruction, t: Shapes, dst: Ref, x: Ref, weight: Ref, eps: float) -> None:
-    kind, scale = t.type_of(x), t.type_of(weight)
-    _check_map(instruction, t, dst, x)
-    require_floats(instruction, t, weight)
-    require_columns(instruction, t, x)
-    run, row = scale.shape[0], kind.shape[-1]
-    whole = isinstance(run, int) and isinstance(row, int) and run > 0 and row % run == 0
-    require(
-        len(scale.shape) == 1 and (run == row or whole),
-        instruction,
-        f"weight is {scale}, must divide rows of {kind}",
-    )
-    require(eps >= 0, instruction, "eps must be 0 or more")
-
-
-def _check_map(instruction: Instruction, t: Shapes, dst: Ref, *sources: Ref) -> None:
-    """Element-wise work: floats of one shape."""
-    require_floats(instruction, t, dst, *sources)
-    for source in sources:
-        require(
-            t.type_of(dst).shape == t.type_of(source).shape,
-            instruction,
-            f"{dst} is {t.type_of(dst)} and {source} is {t.type_of(source)}: they must have one shape",
-        )
-        if source != dst:  # in place is safe element by element, shifted columns are not
-            require_apart(instruction, dst, source)
 
 
 class ROPE(Instruction, opcode=0x23, unit=Unit.VECTOR):
@@ -258,7 +205,7 @@ class GATED(Instruction, opcode=0x24, unit=Unit.VECTOR):
         require_apart(self, self.dst, self.x)
 
     def work(self, s: Sizes) -> Work:
-        return _vector_work(s, self.dst, (self.x,), (self.dst,), ops=6, passes=1)
+        return vector_work(s, self.dst, (self.x,), (self.dst,), ops=6, passes=1)
 
     def execute(self, m: Memory) -> None:
         x = m.get(self.x)
@@ -274,10 +221,10 @@ class ADD(Instruction, opcode=0x25, unit=Unit.VECTOR):
     b: In
 
     def check(self, t: Shapes) -> None:
-        _check_map(self, t, self.dst, self.a, self.b)
+        check_map(self, t, self.dst, self.a, self.b)
 
     def work(self, s: Sizes) -> Work:
-        return _vector_work(s, self.dst, (self.a, self.b), (self.dst,), ops=1, passes=1)
+        return vector_work(s, self.dst, (self.a, self.b), (self.dst,), ops=1, passes=1)
 
     def execute(self, m: Memory) -> None:
         m.put(self.dst, m.get(self.a) + m.get(self.b))
@@ -291,10 +238,10 @@ class SCALE(Instruction, opcode=0x26, unit=Unit.VECTOR):
     factor: float
 
     def check(self, t: Shapes) -> None:
-        _check_map(self, t, self.dst, self.x)
+        check_map(self, t, self.dst, self.x)
 
     def work(self, s: Sizes) -> Work:
-        return _vector_work(s, self.dst, (self.x,), (self.dst,), ops=1, passes=1)
+        return vector_work(s, self.dst, (self.x,), (self.dst,), ops=1, passes=1)
 
     def execute(self, m: Memory) -> None:
         m.put(self.dst, m.get(self.x) * np.float32(self.factor))
@@ -313,7 +260,7 @@ class CAST(Instruction, opcode=0x27, unit=Unit.VECTOR):
             require_apart(self, self.dst, self.x)
 
     def work(self, s: Sizes) -> Work:
-        return _vector_work(s, self.dst, (self.x,), (self.dst,), ops=1, passes=1)
+        return vector_work(s, self.dst, (self.x,), (self.dst,), ops=1, passes=1)
 
     def execute(self, m: Memory) -> None:
         m.put(self.dst, m.get(self.x))
@@ -326,11 +273,11 @@ class SOFTMAX(Instruction, opcode=0x28, unit=Unit.VECTOR):
     x: In
 
     def check(self, t: Shapes) -> None:
-        _check_map(self, t, self.dst, self.x)
+        check_map(self, t, self.dst, self.x)
         require_columns(self, t, self.x)
 
     def work(self, s: Sizes) -> Work:
-        return _vector_work(s, self.dst, (self.x,), (self.dst,), ops=5, passes=3)
+        return vector_work(s, self.dst, (self.x,), (self.dst,), ops=5, passes=3)
 
     def execute(self, m: Memory) -> None:
         x = m.get(self.x)
@@ -348,7 +295,7 @@ class ARGMAX(Instruction, opcode=0x29, unit=Unit.VECTOR):
         _check_pick(self, t, self.dst, self.x)
 
     def work(self, s: Sizes) -> Work:
-        return _vector_work(s, self.x, (self.x,), (self.dst,), ops=1, passes=1)
+        return vector_work(s, self.x, (self.x,), (self.dst,), ops=1, passes=1)
 
     def execute(self, m: Memory) -> None:
         m.put(self.dst, m.get(self.x).argmax(axis=-1))
@@ -383,7 +330,7 @@ class SAMPLE(Instruction, opcode=0x2A, unit=Unit.VECTOR):
         )
 
     def work(self, s: Sizes) -> Work:
-        return _vector_work(s, self.x, (self.x, self.keys), (self.dst,), ops=8, passes=4)
+        return vector_work(s, self.x, (self.x, self.keys), (self.dst,), ops=8, passes=4)
 
     def execute(self, m: Memory) -> None:
         rows = zip(m.get(self.x), m.get(self.keys), strict=True)

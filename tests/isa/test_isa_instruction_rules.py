@@ -96,6 +96,8 @@ BROKEN: list[tuple[str, str, str]] = [  # mnemonic, "what was -> what stands ins
     ("rmsnorm", "x: bf16[t, 8] -> x: int32[t, 8]", "%x is int32.*must hold floats"),
     ("rmsnorm", "w: bf16[4] -> w: int8[4]", "%w is int8.*must hold floats"),
     ("rmsnorm", "d: bf16[t, 8] -> d: bf16[t, 0]; x: bf16[t, 8] -> x: bf16[t, 0]", "its rows are empty"),
+    ("rmsnorm", "d: bf16[t, 8] -> d: bf16[4]; x: bf16[t, 8] -> x: bf16[4]; dst=%d -> dst=%w", "%w overlaps %w"),
+    ("layernorm", "d: bf16[3, 8] -> d: fp32[8]; x: bf16[3, 8] -> x: fp32[8]; dst=%d -> dst=%b", "%b overlaps %b"),
     ("add_rmsnorm", "y: bf16[t, 8] -> y: fp32[t, 8]", "x and delta must have one type"),
     ("add_rmsnorm", "y: bf16[t, 8] -> y: bf16[8]", "x and delta must have one type"),
     ("add_rmsnorm", "dst=%d -> dst=%x", "%x overlaps %x"),

@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 
 from siltwin.isa.dtype import BF16, FP32
 from siltwin.isa.errors import ProgramError
+from siltwin.isa.instruction import bytes_of
+from siltwin.isa.operands import Role
+from siltwin.isa.program import Binding, BoundShapes
 from siltwin.isa.tensor import causal_mask
 from siltwin.isa.work import (
     AttentionShape,
@@ -161,6 +164,30 @@ def test_vector_work_by_hand(bench: Any, instruction: str, buffers: dict[str, st
     assert (work.unit, work.ops, work.read_bytes, work.write_bytes) == (Unit.VECTOR, ops * elements, read, written)
     rows, cols = work.shape.rows, work.shape.cols
     assert work.shape == VectorShape(rows, cols, passes) and rows * cols == elements
+
+
+WHOLE = [
+    *[(instruction, buffers) for instruction, buffers, _ in VECTOR],
+    ("matmul dst=%d a=%a w=%w bias=%b", {"d": "bf16[t, 6]", "a": "fp32[t, n]", "w": "bf16[6, n]", "b": "fp16[6]"}),
+    ("rmsnorm dst=%d x=%x weight=%w eps=0.0 plus_one=no", {"d": "bf16[t, 8]", "x": "fp32[t, 8]", "w": "fp16[4]"}),
+    ("softmax dst=%d[1:3] x=%x[0:2]", {"d": "fp32[t, 3]", "x": "bf16[t, 9]"}),
+    ("copy dst=%d src=%x", {"d": "fp8_e4m3[t, n]", "x": "fp32[t, n]"}),
+]
+
+
+@pytest.mark.parametrize(("instruction", "buffers"), WHOLE)
+@settings(max_examples=10, deadline=None)
+@given(t=st.integers(0, 10**9), n=st.integers(0, 10**9))
+def test_every_operand_is_read_or_written_once(
+    bench: Any, instruction: str, buffers: dict[str, str], t: int, n: int
+) -> None:
+    extents = {"t": (t,), "n": (n,)}
+    block = bench.program(instruction, **buffers).blocks[0]
+    shapes = BoundShapes(block, {"g": 4}, Binding(extents, {"g": 0}))
+    refs = list(block.body[0].instruction.refs())
+    work = bench.work(instruction, extents=extents, **buffers)
+    assert work.read_bytes == bytes_of(shapes, *(ref for ref, role in refs if role is not Role.OUT))
+    assert work.write_bytes == bytes_of(shapes, *(ref for ref, role in refs if role is not Role.IN))
 
 
 def test_rope_turns_only_the_rotary_part_and_reads_a_row_of_each_table_a_token(bench: Any) -> None:
