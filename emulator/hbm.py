@@ -12,6 +12,7 @@ from typing import Literal
 from ..isa.errors import ConfigError, ProgramError, SiltwinError
 
 LARGEST_LISTED = 10
+PADDING_TAG = "padding"  # what rounding to granules adds; every other tag counts what was asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +231,7 @@ class Hbm:
         self._live.update(zip(range(serial, serial + count), made, strict=True))
         if size and count:
             self.high_water_bytes = max(self.high_water_bytes, end)
-            self._record(count * size, tag, now_ps)
+            self._record(count, num_bytes, size, tag, now_ps)
         return made
 
     def free(self, allocation: Allocation, now_ps: int) -> None:
@@ -246,7 +247,7 @@ class Hbm:
         del self._live[allocation.serial]
         if allocation.num_bytes:
             self._release(allocation.address, allocation.num_bytes)
-            self._record(-allocation.num_bytes, allocation.tag, now_ps)
+            self._record(-1, allocation.requested_bytes, allocation.num_bytes, allocation.tag, now_ps)
 
     @property
     def live(self) -> Sequence[Allocation]:
@@ -270,7 +271,7 @@ class Hbm:
 
     @property
     def peak_by_tag(self) -> Mapping[str, int]:
-        """Bytes of each tag at the peak; their sum is `peak_bytes`."""
+        """Bytes of each tag at the peak, padding among them; their sum is `peak_bytes`."""
         return {tag: num_bytes for tag, num_bytes in self._by_tag_at_peak.items() if num_bytes}
 
     def largest(self, count: int = LARGEST_LISTED) -> list[Allocation]:
@@ -301,17 +302,27 @@ class Hbm:
         last_ps = self._history_ps[-1] if self._history_ps else 0
         assert now_ps >= last_ps, f"HBM time runs backwards: {now_ps} ps after {last_ps} ps"
 
-    def _record(self, delta: int, tag: str, now_ps: int) -> None:
-        self.live_bytes += delta
-        self._by_tag[tag] = self._by_tag.get(tag, 0) + delta
+    def _record(self, count: int, requested_bytes: int, num_bytes: int, tag: str, now_ps: int) -> None:
+        """Account `count` allocations (negative: given back); what the granules add is padding, and no tag's."""
+        self.live_bytes += count * num_bytes
+        padding = num_bytes - requested_bytes
+        self._by_tag[tag] = self._by_tag.get(tag, 0) + count * requested_bytes
+        self._by_tag[PADDING_TAG] = self._by_tag.get(PADDING_TAG, 0) + count * padding
         if self.live_bytes > self.peak_bytes:
             self.peak_bytes, self.peak_ps = self.live_bytes, now_ps
             self._by_tag_at_peak = self._by_tag.copy()
+        self._remember(count * requested_bytes, tag, now_ps)
+        if padding:
+            self._remember(count * padding, PADDING_TAG, now_ps)
+
+    def _remember(self, delta: int, tag: str, now_ps: int) -> None:
         code = self._tags.setdefault(tag, len(self._tags))
-        if self._history_ps and self._history_ps[-1] == now_ps and self._history_tag[-1] == code:
+        for index in (-1, -2):  # the tag and its padding alternate
+            if len(self._history_ps) < -index or self._history_ps[index] != now_ps:
+                break
             # Merging a gain with a later loss of one instant would hide the peak between them.
-            if (self._history_delta[-1] > 0) == (delta > 0):
-                self._history_delta[-1] += delta
+            if self._history_tag[index] == code and (self._history_delta[index] > 0) == (delta > 0):
+                self._history_delta[index] += delta
                 return
         self._history_ps.append(now_ps)
         self._history_delta.append(delta)

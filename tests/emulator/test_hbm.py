@@ -253,3 +253,14 @@ class AgainstANaiveModel(RuleBasedStateMachine):
 
 TestAgainstANaiveModel = AgainstANaiveModel.TestCase
 TestAgainstANaiveModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_a_tag_counts_what_was_asked_for_and_padding_what_the_granules_add() -> None:
+    hbm = Hbm(10_000, 0, 512)
+    held = hbm.allocate_many(3, 1000, owner="a", tag="weight", now_ps=0)
+    assert hbm.bytes_by_tag == {"weight": 3000, "padding": 72}
+    assert hbm.live_bytes == sum(hbm.peak_by_tag.values()) == 3072
+    for allocation in held:
+        hbm.free(allocation, 5)
+    assert hbm.bytes_by_tag == {} and hbm.live_bytes == 0
+    assert list(hbm.history()) == [(0, 3000, "weight"), (0, 72, "padding"), (5, -3000, "weight"), (5, -72, "padding")]
