@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..isa.control import HALT, SIGNAL, WAIT
 from ..isa.errors import ConfigError, ProgramError
-from ..isa.work import TransferShape, Unit
+from ..isa.work import CollectiveShape, TransferShape, Unit
 from .calendar.activity import Demand
 from .calendar.engine import Calendar
 from .costs import Cost
@@ -16,7 +16,7 @@ from .span import Bound
 from .spec import CardSpec
 from .timeline import Site, Timeline
 from .units.rates import UnitDemand, capacities
-from .wires import Message, Ports, message_of
+from .wires import RECV_REDUCE, Message, Ports, message_of
 
 
 class Action(Enum):
@@ -34,14 +34,17 @@ class Action(Enum):
 class Op(NamedTuple):
     """An instruction bound to a card: its action, what it demands of the card's own resources, and its bound alone.
 
-    A collective or transfer has a message, and its demand is only its card's end; `peer` is a transfer's other end, as
-    an index in the group.
+    `busy` are the units it keeps busy. `runs_alone`: it demands all that in an activity of its own, where a collective
+    or transfer has a message, and shares its group's activity; `peer` is a transfer's other end, as an index in the
+    group. A receive that adds an eager message does so alone.
     """
 
     action: Action
     demand: Demand
     bound: Bound
     cost: Cost
+    busy: tuple[str, ...]
+    runs_alone: bool
     message: Message | None = None
     group: str = ""
     peer: int = -1
@@ -92,11 +95,6 @@ class Card:
             raise ConfigError(f"card {self.rank} has no unit {unit!r}; it has {', '.join(self.resources)}")
         return self.resources[unit]
 
-    def unit_of(self, site: Site) -> str:
-        """The unit an instruction occupies: dma0 for a copy on the queue of that engine, link, control."""
-        unit = type(site.instruction).unit
-        return self.engine_of[site.queue] if unit is Unit.DMA else unit.value
-
     def check(self, timeline: Timeline) -> None:
         """Raise ProgramError for a queue that this card lacks, or an instruction that its queue has no unit for.
 
@@ -128,21 +126,36 @@ class Card:
 
     def _op(self, site: Site, cost: Cost) -> Op:
         instruction, work = site.instruction, cost.work
-        demand, bound = self._demand(site.queue, cost.demand), cost.demand.bound
-        if work.unit is Unit.LINK:
-            shape = work.shape
-            assert shape is not None and hasattr(shape, "group"), f"{site} has the shape {shape}"
-            if isinstance(shape, TransferShape):
-                action = Action.SEND if shape.sends else Action.RECEIVE
-                return Op(action, demand, "link", cost, message_of(work), shape.group, shape.peer)
-            return Op(Action.COLLECTIVE, demand, "link", cost, message_of(work), shape.group)
+        demand = self._demand(site.queue, cost.demand)
+        bound: Bound = cost.demand.bound
+        if isinstance(work.shape, TransferShape | CollectiveShape):
+            return self._link_op(demand, cost, work.shape)
         if isinstance(instruction, WAIT):
-            return Op(Action.WAIT, demand, "dependency", cost)
+            return Op(Action.WAIT, demand, "dependency", cost, (), False)
         if isinstance(instruction, SIGNAL | HALT):
-            return Op(Action.SIGNAL if isinstance(instruction, SIGNAL) else Action.HALT, demand, "dispatch", cost)
+            action = Action.SIGNAL if isinstance(instruction, SIGNAL) else Action.HALT
+            return Op(action, demand, "dispatch", cost, (), False)
         if work.unit is Unit.HOST and bound == "link":
-            return Op(Action.FLOW, demand, "host", cost)
-        return Op(Action.FLOW, demand, bound, cost)
+            bound = "host"
+        return Op(Action.FLOW, demand, bound, cost, self._busy(self._unit_of(site), demand), True)
+
+    def _link_op(self, demand: Demand, cost: Cost, shape: TransferShape | CollectiveShape) -> Op:
+        message = message_of(cost.work)
+        if isinstance(shape, CollectiveShape):
+            return Op(Action.COLLECTIVE, demand, "link", cost, ("link",), False, message, shape.group)
+        action = Action.SEND if shape.sends else Action.RECEIVE
+        adds = not shape.sends and message.kind == RECV_REDUCE and shape.num_bytes <= self.spec.link.eager_bytes
+        busy = self._busy("link", demand) if adds else ("link",)
+        return Op(action, demand, "link", cost, busy, adds, message, shape.group, shape.peer)
+
+    def _unit_of(self, site: Site) -> str:
+        """The unit an instruction occupies: dma0 for a copy on the queue of that engine."""
+        unit = type(site.instruction).unit
+        return self.engine_of[site.queue] if unit is Unit.DMA else unit.value
+
+    def _busy(self, unit: str, demand: Demand) -> tuple[str, ...]:
+        asked = {index for index, _ in demand.amounts}
+        return tuple(dict.fromkeys([unit, *(name for name, index in self.resources.items() if index in asked)]))
 
     def _demand(self, queue: str, asked: UnitDemand) -> Demand:
         units = {"dma": self.engine_of.get(queue, "dma0")}

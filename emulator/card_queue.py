@@ -141,7 +141,7 @@ class CardQueue:
         self.blocked = meeting
         yield meeting.gate
         self.blocked = None
-        if meeting.is_eager and op.message is not None and op.message.kind == "send_recv_reduce":
+        if op.runs_alone:
             yield self._start(run, op).done
         return self._span(entry, issued, max(issued, meeting.start_ps), "dependency", meeting.late)
 

@@ -23,6 +23,7 @@ from .failure import carried
 from .spec import CardSpec
 from .ticket import CardRun, Submission, Ticket
 from .timeline import Timeline
+from .usage import Ledger, Usage
 from .wires import Wires
 
 KEPT_PROGRAMS = 256
@@ -92,7 +93,8 @@ class Cluster:
             for card in self.cards
         )
         self._prepared: OrderedDict[int, Prepared] = OrderedDict()
-        self._submitted = 0
+        self._submitted = self._in_flight = 0
+        self.ledger = Ledger(self.cards, topology.links, self.link_resources)
 
     # programs
 
@@ -119,8 +121,21 @@ class Cluster:
         ]
         for queue, run in parts:
             queue.submit(run)
-        ticket.expect(len(parts))
+        self._in_flight += 1
+        ticket.expect(len(parts), self._at_rest)
         return ticket
+
+    def _at_rest(self, ticket: Ticket) -> None:
+        """A submission has left the queues: enter what it used."""
+        self.ledger.add(ticket)
+        self._in_flight -= 1
+        if not self._in_flight:
+            self.ledger.settle()
+
+    def usage(self, rank: int) -> dict[str, Usage]:
+        """What all submissions that have ended used of a card, by unit: tensor, vector, dma0 .., host, hbm, link."""
+        self._card(rank)
+        return self.ledger.card(rank)
 
     def cancel(self, ticket: Ticket, cause: Exception | None = None) -> None:
         """Take a submission back now: what it is doing is cut short, and it fails with `cause`."""

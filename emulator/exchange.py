@@ -13,7 +13,7 @@ from .calendar.activity import Demand, Running, now_ps
 from .calendar.engine import Calendar
 from .span import NOBODY_LATE
 from .timeline import Entry, Timeline
-from .wires import GroupCost, Message, Wires
+from .wires import TRANSFERS, GroupCost, Message, Wires
 
 Detail = Literal["group", "step"]
 TRANSFER = -1  # the turn of a meeting that is no collective
@@ -43,6 +43,11 @@ class Exchanged(NamedTuple):
     start_ps: int
     end_ps: int
     demand: Demand
+
+    @property
+    def is_transfer(self) -> bool:
+        """Whether it went from one card to another; else it was a collective."""
+        return self.message.kind in TRANSFERS
 
 
 class Meeting:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import simpy
@@ -55,23 +55,27 @@ class Ticket:
         self.start_ps, self.end_ps = now_ps(env), NOT_YET
         self.cause: Exception | None = None
         self._queues_left = 0
+        self._at_rest: Callable[[Ticket], None] = lambda _: None
 
     @property
     def exchanged(self) -> list[Exchanged]:
         """The collectives and transfers that have ended, in order of their end."""
         return self.exchange.exchanged
 
-    def expect(self, queues: int) -> None:
-        """It is done when so many queues have reported their end."""
-        self._queues_left = queues
+    def expect(self, queues: int, at_rest: Callable[[Ticket], None]) -> None:
+        """It is done when so many queues have reported their end; `at_rest` is called then, also if it has failed."""
+        self._queues_left, self._at_rest = queues, at_rest
         if not queues:
             self._finish()
+            at_rest(self)
 
     def queue_ended(self) -> None:
         """A queue has executed all it had to."""
         self._queues_left -= 1
-        if not self._queues_left and self.cause is None:
-            self._finish()
+        if not self._queues_left:
+            if self.cause is None:
+                self._finish()
+            self._at_rest(self)
 
     def _finish(self) -> None:
         orphan = next(self.exchange.half_met, None)

@@ -17,6 +17,7 @@ from .spec import CardSpec
 from .units.link import reduction_cycles
 from .units.rates import ps_for
 
+RECV, RECV_REDUCE = TRANSFERS = ("send_recv", "send_recv_reduce")  # the interconnect's names
 KEPT_COSTS = 1 << 13  # forgotten all at once; steps of changing length would pile them up
 
 
@@ -37,7 +38,7 @@ def message_of(work: Work) -> Message:
     """The message of a link instruction."""
     shape = work.shape
     if isinstance(shape, TransferShape):
-        kind = "send_recv_reduce" if shape.reduces else "send_recv"
+        kind = RECV_REDUCE if shape.reduces else RECV
         return Message(kind, (shape.num_bytes,), shape.dtype, 0)
     assert isinstance(shape, CollectiveShape), f"a link instruction has the shape {shape}"
     return Message(shape.kind, shape.part_bytes, shape.dtype, shape.root)
