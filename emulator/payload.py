@@ -3,43 +3,16 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
 
 from ..interconnect.collectives.expand import expand
 from ..interconnect.collectives.plan import Plan
 from ..isa.errors import ProgramError
-from ..isa.instruction import Array
-from ..isa.program import Binding, Program
-from .payload_binding import BoundProgram, bind_program
+from .payload_binding import BoundProgram, CardImage, bind_program
 from .payload_exchange import Exchange, LinkOp
 
+__all__ = ["CardImage", "OnCall", "Payload"]
 OnCall = Callable[[int, int], None]
-
-
-@dataclass
-class CardImage:
-    """One card's memory for one program.
-
-    `arrays` holds the storage array of every buffer of the program, host buffers too (bf16 as uint16 and so on, see
-    isa.dtype). `arena` is the card's activation arena, uint8; `offsets` places every local, (block, name) -> bytes into
-    the arena. `groups` names the ranks of every group in order.
-    """
-
-    rank: int
-    program: Program
-    arrays: Mapping[str, Array]
-    arena: Array
-    offsets: Mapping[tuple[str, str], int]
-    groups: Mapping[str, tuple[int, ...]]
-    binding: Binding
-
-    def key(self) -> Hashable:
-        """What a bound program depends on: everything but the values in the arrays and the vector extents."""
-        scalars = tuple(self.binding.extents.get(e.name) for e in self.program.extents if not e.is_vector)
-        arrays = (tuple(self.arrays), tuple(map(id, self.arrays.values())), id(self.arena))
-        groups = (tuple(self.groups.items()), tuple(self.binding.group_index.items()))
-        return self.rank, id(self.program), scalars, arrays, tuple(self.offsets.items()), groups
 
 
 class _Card:
@@ -136,10 +109,7 @@ class Payload:
         key = image.key()
         held = self._bound.get(key)
         if held is None:
-            bound = bind_program(
-                image.rank, image.program, image.arrays, image.arena, image.offsets, image.groups, image.binding,
-                debug=self.debug,
-            )  # fmt: skip
+            bound = bind_program(image, debug=self.debug)
             held = self._bound[key] = (image, bound)  # the image keeps alive the objects whose ids are in the key
             while len(self._bound) > self.max_bound:
                 self._bound.popitem(last=False)

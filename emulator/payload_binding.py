@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,31 @@ from .payload_exchange import LinkOp, link_op
 
 # Read as bf16, fp16 or fp32 it is NaN, as int32 or int64 beyond any index: what unset memory holds in debug.
 UNSET = np.uint16(0x7FFF)
+
+
+@dataclass
+class CardImage:
+    """One card's memory for one program.
+
+    `arrays` holds the storage array of every buffer of the program, host buffers too (bf16 as uint16 and so on, see
+    isa.dtype). `arena` is the card's activation arena, uint8; `offsets` places every local, (block, name) -> bytes into
+    the arena. `groups` names the ranks of every group in order.
+    """
+
+    rank: int
+    program: Program
+    arrays: Mapping[str, Array]
+    arena: Array
+    offsets: Mapping[tuple[str, str], int]
+    groups: Mapping[str, tuple[int, ...]]
+    binding: Binding
+
+    def key(self) -> Hashable:
+        """What a bound program depends on: everything but the values in the arrays and the vector extents."""
+        scalars = tuple(self.binding.extents.get(e.name) for e in self.program.extents if not e.is_vector)
+        arrays = (tuple(self.arrays), tuple(map(id, self.arrays.values())), id(self.arena))
+        groups = (tuple(self.groups.items()), tuple(self.binding.group_index.items()))
+        return self.rank, id(self.program), scalars, arrays, tuple(self.offsets.items()), groups
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,90 +70,64 @@ class BoundProgram:
     partners: frozenset[int]
 
 
-def bind_program(
-    rank: int,
-    program: Program,
-    arrays: Mapping[str, Array],
-    arena: Array,
-    offsets: Mapping[tuple[str, str], int],
-    groups: Mapping[str, tuple[int, ...]],
-    binding: Binding,
-    debug: bool = False,
-) -> BoundProgram:
+def bind_program(image: CardImage, debug: bool = False) -> BoundProgram:
     """Bind every instruction of every call; ProgramError for arrays, offsets or groups that do not fit."""
-    _check_groups(rank, program, groups, binding)
+    program = image.program
     segments: list[Segment] = []
     halted: set[str] = set()
-    for index, call in enumerate(program.calls):
-        where = f"call {index} of {call.block}"
-        try:
+    where = "its groups"
+    try:
+        _check_groups(image)
+        for index, call in enumerate(program.calls):
+            where = f"call {index} of {call.block}"
             block = program.block[call.block]
-            names = _call_arrays(program, block, call, arrays, arena, offsets, binding)
-            memory = ArrayMemory(block, program.group_sizes, binding, names)
-            items = list(_items(rank, block, memory, groups, halted, where, debug))
-        except ProgramError as error:
-            raise ProgramError(f"card {rank}, program {program.name}, {where}: {error}") from error
-        if debug:
-            items.insert(0, _unset_locals(block, names))
-        segments += _cut(items, index, where)
+            names = _call_arrays(image, block, call)
+            memory = ArrayMemory(block, program.group_sizes, image.binding, names)
+            items = list(_items(image, block, memory, halted, where, debug))
+            if debug:
+                items.insert(0, _unset_locals(block, names))
+            segments += _cut(items, index, where)
+    except ProgramError as error:
+        raise ProgramError(f"card {image.rank}, program {program.name}, {where}: {error}") from error
     partners = {peer for segment in segments if segment.link for peer in segment.link.partners}
     return BoundProgram(program, tuple(segments), frozenset(partners))
 
 
-def _check_groups(rank: int, program: Program, groups: Mapping[str, tuple[int, ...]], binding: Binding) -> None:
-    for name, size in program.group_sizes.items():
-        ranks = groups.get(name)
-        index = binding.group_index.get(name)
+def _check_groups(image: CardImage) -> None:
+    for name, size in image.program.group_sizes.items():
+        ranks, index = image.groups.get(name), image.binding.group_index.get(name)
         if ranks is None or index is None:
-            raise ProgramError(f"card {rank}, program {program.name}: group {name!r} is not bound to ranks")
+            raise ProgramError(f"group {name!r} is not bound to ranks")
         if len(ranks) != size or len(set(ranks)) != size:
-            raise ProgramError(
-                f"card {rank}, program {program.name}: group {name!r} has {size} members, bound to ranks {ranks}"
-            )
-        if not 0 <= index < size or ranks[index] != rank:
-            raise ProgramError(
-                f"card {rank}, program {program.name}: index {index} of group {name!r} {ranks} is not this card"
-            )
+            raise ProgramError(f"group {name!r} has {size} members, bound to ranks {ranks}")
+        if not 0 <= index < size or ranks[index] != image.rank:
+            raise ProgramError(f"index {index} of group {name!r} {ranks} is not this card")
 
 
-def _call_arrays(
-    program: Program,
-    block: Block,
-    call: Call,
-    arrays: Mapping[str, Array],
-    arena: Array,
-    offsets: Mapping[tuple[str, str], int],
-    binding: Binding,
-) -> dict[str, Array]:
+def _call_arrays(image: CardImage, block: Block, call: Call) -> dict[str, Array]:
     """An array for every name of the block: its arguments' own, and views into the arena for its locals."""
     names = {}
     for (name, _), argument in zip(block.params, call.arguments, strict=True):
-        if argument not in arrays:
-            raise ProgramError(f"buffer {argument} has no array; given: {', '.join(arrays) or 'none'}")
-        names[name] = arrays[argument]
-    shapes = BoundShapes(block, program.group_sizes, binding)
+        if argument not in image.arrays:
+            raise ProgramError(f"buffer {argument} has no array; given: {', '.join(image.arrays) or 'none'}")
+        names[name] = image.arrays[argument]
+    shapes = BoundShapes(block, image.program.group_sizes, image.binding)
     for name, kind in block.locals:
         shape = shapes.shape(Ref(name))
-        if (block.name, name) not in offsets:
+        if (block.name, name) not in image.offsets:
             raise ProgramError(f"local {name} has no offset in the arena")
-        start = offsets[block.name, name]
+        start = image.offsets[block.name, name]
         size_bytes = kind.dtype.bytes_of(elements(shape))
-        if start < 0 or start + size_bytes > arena.nbytes:
+        if start < 0 or start + size_bytes > image.arena.nbytes:
             raise ProgramError(
-                f"local {name} lies at bytes {start} to {start + size_bytes} of an arena of {arena.nbytes}"
+                f"local {name} lies at bytes {start} to {start + size_bytes} of an arena of {image.arena.nbytes}"
             )
-        names[name] = arena[start : start + size_bytes].view(kind.dtype.storage).reshape(shape)
+        names[name] = image.arena[start : start + size_bytes].view(kind.dtype.storage).reshape(shape)
     return names
 
 
 def _items(
-    rank: int,
-    block: Block,
-    memory: ArrayMemory,
-    groups: Mapping[str, tuple[int, ...]],
-    halted: set[str],
-    where: str,
-    debug: bool,
+    image: CardImage, block: Block, memory: ArrayMemory, halted: set[str], where: str, debug: bool
 ) -> Iterator[Thunk | LinkOp]:
     """A thunk or a link operation for every instruction that does something, and its check in debug."""
     for issue in block.body:
@@ -138,7 +137,7 @@ def _items(
         if isinstance(instruction, HALT):
             halted.add(issue.queue)
         elif instruction.unit is Unit.LINK:
-            yield link_op(rank, instruction, memory, groups, where)
+            yield link_op(image.rank, instruction, memory, image.groups, where)
         elif instruction.unit is not Unit.CONTROL:
             if instruction.mnemonic not in KERNELS:
                 raise ProgramError(f"{instruction.mnemonic} has no kernel (in: {instruction})")

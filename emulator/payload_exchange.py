@@ -65,6 +65,7 @@ def link_op(
 ) -> LinkOp:
     """Bind a link instruction; ProgramError for a group that is not bound or a share that does not fit."""
     i: Any = instruction
+    i.check(memory)
     ranks = groups[i.group]
     if isinstance(i, TRANSFERS):
         if ranks[i.peer] == rank:

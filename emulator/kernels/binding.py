@@ -24,14 +24,20 @@ def kernel_of(instruction: type[Instruction]) -> Callable[[Binder], Binder]:
     """Register a binder as the kernel of an instruction.
 
     A binder takes an instruction and a memory and returns a thunk that executes it on that memory's arrays. Views are
-    bound once; lengths, tables, ids and positions are read from the arrays at every call.
+    bound once; lengths, tables, ids and positions are read from the arrays at every call. The instruction's own check
+    runs first, so a binder may rely on shapes and dtypes that agree.
     """
 
     def register(binder: Binder) -> Binder:
         if instruction.mnemonic in KERNELS:
             raise AssertionError(f"{instruction.mnemonic} has two kernels")
-        KERNELS[instruction.mnemonic] = binder
-        return binder
+
+        def checked(bound: Instruction, memory: ArrayMemory) -> Thunk:
+            bound.check(memory)
+            return binder(bound, memory)
+
+        KERNELS[instruction.mnemonic] = checked
+        return checked
 
     return register
 

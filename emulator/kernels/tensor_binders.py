@@ -61,6 +61,8 @@ def _few_rows(p: _Product) -> Thunk:
 
 def column_tiles(m: int, k: int, n: int) -> list[tuple[int, int]]:
     """[first, last) output columns of each tile: a function of the shape alone, never of the threads."""
+    if not n:
+        return []
     size = n if m * k * n < SMALL_PRODUCTS else 256 if n <= 1024 else 512
     count = -(-n // size)
     width = -(-n // (16 * count)) * 16

@@ -13,7 +13,7 @@ from ...isa.meaning import ArrayMemory
 from ...isa.operands import Ref
 from ...isa.vector import ADD, ADD_RMSNORM, ARGMAX, CAST, GATED, LAYERNORM, RMSNORM, ROPE, SAMPLE, SCALE, SOFTMAX
 from . import elementwise, norms, softmax
-from .binding import Operand, Thunk, floats, integers, kernel_of, out_of_range
+from .binding import Thunk, floats, integers, kernel_of, out_of_range
 from .conversion import conversion
 from .threads import SMALL_ELEMENTS, over_rows
 
@@ -33,31 +33,16 @@ def rowwise(kernel: Callable[..., Any], arguments: tuple[Any, ...], rows: int, o
     return large if operations >= SMALL_ELEMENTS else small
 
 
-def _same_shape(instruction: Instruction, first: Operand, *others: Operand) -> None:
-    for other in others:
-        if other.shape != first.shape:
-            raise ProgramError(
-                f"{instruction.mnemonic}: operands of {list(first.shape)} and {list(other.shape)} must have one shape "
-                f"(in: {instruction})"
-            )
-
-
-def _weight(instruction: Instruction, memory: ArrayMemory, ref: Ref, x: Operand) -> Array:
-    """A norm's weight as one run that divides the rows of x."""
-    weight = floats(instruction, memory, ref)[0].flat
-    if not len(weight) or x.cols % len(weight):
-        raise ProgramError(
-            f"{instruction.mnemonic}: weight of {len(weight)} does not divide rows of {x.cols} (in: {instruction})"
-        )
-    return weight
+def _run(instruction: Instruction, memory: ArrayMemory, ref: Ref) -> Array:
+    """A norm's weight or bias as one run of elements."""
+    return floats(instruction, memory, ref)[0].flat
 
 
 @kernel_of(RMSNORM)
 def bind_rmsnorm(i: RMSNORM, memory: ArrayMemory) -> Thunk:
     """dst = x / rms(x) * weight."""
     dst, x = floats(i, memory, i.dst, i.x)
-    _same_shape(i, dst, x)
-    weight = _weight(i, memory, i.weight, x)
+    weight = _run(i, memory, i.weight)
     arguments = (dst.rows, dst.start, x.rows, x.start, x.cols, weight, np.float32(i.eps), i.plus_one)
     return rowwise(norms.rmsnorm, arguments, x.count, 4 * x.count * x.cols)
 
@@ -66,8 +51,7 @@ def bind_rmsnorm(i: RMSNORM, memory: ArrayMemory) -> Thunk:
 def bind_add_rmsnorm(i: ADD_RMSNORM, memory: ArrayMemory) -> Thunk:
     """x += delta; dst = x / rms(x) * weight."""
     dst, x, delta = floats(i, memory, i.dst, i.x, i.delta)
-    _same_shape(i, dst, x, delta)
-    weight = _weight(i, memory, i.weight, x)
+    weight = _run(i, memory, i.weight)
     places = (dst.rows, dst.start, x.rows, x.start, delta.rows, delta.start)
     arguments = (*places, x.cols, weight, np.float32(i.eps), i.plus_one)
     return rowwise(norms.add_rmsnorm, arguments, x.count, 5 * x.count * x.cols)
@@ -77,11 +61,8 @@ def bind_add_rmsnorm(i: ADD_RMSNORM, memory: ArrayMemory) -> Thunk:
 def bind_layernorm(i: LAYERNORM, memory: ArrayMemory) -> Thunk:
     """dst = (x - mean) / deviation * weight (+ bias)."""
     dst, x = floats(i, memory, i.dst, i.x)
-    _same_shape(i, dst, x)
-    weight = _weight(i, memory, i.weight, x)
-    bias = np.empty(0, weight.dtype) if i.bias is None else _weight(i, memory, i.bias, x)
-    if len(weight) != x.cols or len(bias) not in (0, x.cols):
-        raise ProgramError(f"layernorm: weight and bias must be as long as the row, {x.cols} (in: {i})")
+    weight = _run(i, memory, i.weight)
+    bias = np.empty(0, weight.dtype) if i.bias is None else _run(i, memory, i.bias)
     arguments = (dst.rows, dst.start, x.rows, x.start, weight, bias, np.float32(i.eps))
     return rowwise(norms.layernorm, arguments, x.count, 6 * x.count * x.cols)
 
@@ -90,10 +71,7 @@ def bind_layernorm(i: LAYERNORM, memory: ArrayMemory) -> Thunk:
 def bind_rope(i: ROPE, memory: ArrayMemory) -> Thunk:
     """Rotate the heads of x by its positions' angles."""
     x, cos, sin = floats(i, memory, i.x, i.cos, i.sin)
-    _same_shape(i, cos, sin)
     positions = integers(i, memory, i.positions)
-    if len(positions) != x.count:
-        raise ProgramError(f"rope: {len(positions)} positions for {x.count} rows (in: {i})")
     tables = (cos.rows, cos.start, sin.rows, sin.start, positions)
     arguments = (x.rows, x.start, x.cols, *tables, i.head_dim, i.rotary_dim // 2, i.interleaved)
     rows, kernel = x.count, elementwise.rope
@@ -114,8 +92,6 @@ def bind_rope(i: ROPE, memory: ArrayMemory) -> Thunk:
 def bind_gated(i: GATED, memory: ArrayMemory) -> Thunk:
     """dst = activation(gate) * up."""
     dst, x = floats(i, memory, i.dst, i.x)
-    if x.cols != 2 * dst.cols or x.count != dst.count:
-        raise ProgramError(f"gated: dst of {list(dst.shape)} is not half of {list(x.shape)} (in: {i})")
     activation = elementwise.ACTIVATIONS[i.activation]
     arguments = (dst.rows, dst.start, x.rows, x.start, dst.cols, activation)
     return rowwise(elementwise.gated, arguments, dst.count, 8 * dst.count * dst.cols)
@@ -125,7 +101,6 @@ def bind_gated(i: GATED, memory: ArrayMemory) -> Thunk:
 def bind_add(i: ADD, memory: ArrayMemory) -> Thunk:
     """dst = a + b."""
     dst, a, b = floats(i, memory, i.dst, i.a, i.b)
-    _same_shape(i, dst, a, b)
     arguments = (dst.rows, dst.start, a.rows, a.start, b.rows, b.start, dst.cols)
     return rowwise(elementwise.add, arguments, dst.count, dst.count * dst.cols)
 
@@ -134,7 +109,6 @@ def bind_add(i: ADD, memory: ArrayMemory) -> Thunk:
 def bind_scale(i: SCALE, memory: ArrayMemory) -> Thunk:
     """dst = x * factor."""
     dst, x = floats(i, memory, i.dst, i.x)
-    _same_shape(i, dst, x)
     arguments = (dst.rows, dst.start, x.rows, x.start, dst.cols, np.float32(i.factor))
     return rowwise(elementwise.scale, arguments, dst.count, dst.count * dst.cols)
 
@@ -149,25 +123,15 @@ def bind_cast(i: CAST, memory: ArrayMemory) -> Thunk:
 def bind_softmax(i: SOFTMAX, memory: ArrayMemory) -> Thunk:
     """dst = exp(x - max) / sum."""
     dst, x = floats(i, memory, i.dst, i.x)
-    _same_shape(i, dst, x)
     arguments = (dst.rows, dst.start, x.rows, x.start, dst.cols)
     return rowwise(softmax.softmax, arguments, dst.count, 6 * dst.count * dst.cols)
-
-
-def _choices(instruction: Instruction, memory: ArrayMemory, dst: Ref, x: Operand) -> Array:
-    chosen = integers(instruction, memory, dst)
-    if len(chosen) != x.count or not x.cols:
-        raise ProgramError(
-            f"{instruction.mnemonic}: {len(chosen)} choices from scores of {list(x.shape)} (in: {instruction})"
-        )
-    return chosen
 
 
 @kernel_of(ARGMAX)
 def bind_argmax(i: ARGMAX, memory: ArrayMemory) -> Thunk:
     """dst = index of the largest."""
     (x,) = floats(i, memory, i.x)
-    arguments = (_choices(i, memory, i.dst, x), x.rows, x.start, x.cols)
+    arguments = (integers(i, memory, i.dst), x.rows, x.start, x.cols)
     return rowwise(softmax.argmax, arguments, x.count, x.count * x.cols)
 
 
@@ -175,9 +139,7 @@ def bind_argmax(i: ARGMAX, memory: ArrayMemory) -> Thunk:
 def bind_sample(i: SAMPLE, memory: ArrayMemory) -> Thunk:
     """dst = a seeded draw."""
     (x,) = floats(i, memory, i.x)
-    chosen, draws = _choices(i, memory, i.dst, x), integers(i, memory, i.keys)
-    if len(draws) != x.count:
-        raise ProgramError(f"sample: {len(draws)} keys for {x.count} rows (in: {i})")
+    chosen, draws = integers(i, memory, i.dst), integers(i, memory, i.keys)
     keys, values = np.empty(x.cols, np.uint64), np.empty(x.cols, np.float32)
 
     def thunk() -> None:

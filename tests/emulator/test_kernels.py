@@ -483,12 +483,48 @@ def test_scatter_refuses_an_index_that_repeats() -> None:
 
 def test_types_and_layouts_that_no_kernel_takes_are_refused() -> None:
     case = add(np.random.default_rng(0), FP32, 4, 4)
-    case.kinds["a"], case.arrays["a"] = INT32, np.zeros((4, 4), np.int32)
-    with pytest.raises(NotYetError, match="add: no kernel computes on int32 \\(%a\\)"):
+    case.kinds["a"], case.arrays["a"] = FP8, np.zeros((4, 4), np.uint8)
+    with pytest.raises(NotYetError, match="add: no kernel computes on fp8_e4m3 \\(%a\\)"):
         KERNELS["add"](case.instruction, case.memory(case.arrays))
+    case = gather(np.random.default_rng(0), FP8, 4, 4)
+    case.kinds["o"], case.arrays["o"] = BF16, np.zeros((4, 4), np.uint16)
+    with pytest.raises(NotYetError, match="gather: no kernel converts fp8_e4m3 to bf16"):
+        KERNELS["gather"](case.instruction, case.memory(case.arrays))
+    case = add(np.random.default_rng(0), FP32, 4, 4)
+    case.kinds["a"] = BF16
+    assert "%a is bound to float32[4, 4], must be uint16[4, 4]" in failing(case)
     case = add(np.random.default_rng(0), FP32, 4, 4)
     case.arrays["a"] = np.zeros((4, 8), np.float32)[:, ::2]
     assert "contiguous" in failing(case)
+
+
+def test_operands_whose_shapes_do_not_agree_never_reach_a_kernel() -> None:
+    rng = np.random.default_rng(13)
+    wrong = {
+        "matmul": ("w", numbers(rng, BF16, 8, 9)),
+        "rmsnorm": ("w", numbers(rng, BF16, 5)),
+        "rope": ("c", numbers(rng, FP32, 50, 1)),
+        "softmax": ("x", numbers(rng, BF16, 2, 8)),
+        "argmax": ("o", np.zeros(1, np.int32)),
+        "sample": ("k", np.zeros(9, np.int64)),
+        "gather": ("i", np.zeros(9, np.int32)),
+        "scatter": ("x", numbers(rng, BF16, 4, 9)),
+        "embedding": ("x", numbers(rng, BF16, 9, 7)),
+        "copy": ("x", numbers(rng, BF16, 3, 8)),
+        "gated": ("x", numbers(rng, BF16, 4, 15)),
+    }
+    for name, (buffer, array) in wrong.items():
+        case = CASES[name](rng, BF16, 4, 8)
+        case.arrays[buffer] = array
+        assert f"(in: {name} " in failing(case)
+
+
+def test_products_without_rows_or_columns_are_empty() -> None:
+    rng = np.random.default_rng(14)
+    for m, k, n in [(0, 4, 5), (4, 4, 0), (40, 4, 0), (40, 0, 3), (2, 0, 3)]:
+        entries = {"o": (BF16, numbers(rng, BF16, m, n)), "a": (BF16, numbers(rng, BF16, m, k))}
+        entries |= {"w": (BF16, numbers(rng, BF16, n, k))}
+        build(MATMUL(Ref("o"), Ref("a"), Ref("w"), None), entries, exact=True).check()
 
 
 def test_read_only_weights_are_taken_and_not_written() -> None:
