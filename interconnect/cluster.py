@@ -192,13 +192,12 @@ def _assumed(part: Part, where: str) -> Part:
 
 
 def usual_node(kind: str, cards: int, link: LinkSpec, node_cards: int) -> ClusterSpec:
-    """`cards` of a layout in a card's usual node: `node_cards` cards joined by `kind`, truncated or extended.
+    """`cards` of a layout in a card's usual node, which holds `node_cards` cards joined by `kind`.
 
-    One card needs no link. What is beyond the node's size counts as assumed.
+    Fewer stand alone, and one needs no link. What is beyond the node's size counts as assumed, and a note says so.
     """
     if cards == 1:
         kind, node_cards = "single", 1
-    node = make_cluster(
-        kind, node_cards, link.bandwidth_bytes_per_s, link.latency_ps, f"usual-node-{kind}-{node_cards}"
-    )
-    return resized(node, cards)
+    built = min(cards, node_cards)
+    name = f"usual-node-{kind}-{built}"
+    return resized(make_cluster(kind, built, link.bandwidth_bytes_per_s, link.latency_ps, name), cards)

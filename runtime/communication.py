@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from ..emulator.cluster import Cluster
 from ..emulator.exchange import Exchanged
-from ..emulator.span import union_ps
 from .layout import Layout
 from .report import CollectiveReport, LinkReport
 
@@ -20,26 +19,12 @@ def axis_of(layout: Layout, ranks: tuple[int, ...]) -> str:
     raise AssertionError(f"ranks {ranks} lie along no axis of {layout}")
 
 
-def link_reports(cluster: Cluster, exchanges: Iterable[Exchanged]) -> tuple[LinkReport, ...]:
+def link_reports(cluster: Cluster) -> tuple[LinkReport, ...]:
     """Bytes that crossed every directed link, and the union of the times it was in use; unused links left out."""
-    number_of = {resource: number for number, resource in enumerate(cluster.link_resources)}
-    num_bytes: Counter[int] = Counter()
-    times: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for exchange in exchanges:
-        for resource, amount in exchange.demand.amounts:
-            if resource in number_of:
-                num_bytes[number_of[resource]] += amount
-                times[number_of[resource]].append((exchange.start_ps, exchange.end_ps))
-    links = cluster.topology.links
     return tuple(
-        LinkReport(
-            name=links[number].name,
-            source=links[number].source,
-            target=links[number].target,
-            bytes=num_bytes[number],
-            busy_ps=union_ps(times[number]),
-        )
-        for number in sorted(num_bytes)
+        LinkReport(name=link.name, source=link.source, target=link.target, bytes=use.num_bytes, busy_ps=use.busy_ps)
+        for link, use in zip(cluster.topology.links, cluster.ledger.links(), strict=True)
+        if use.num_bytes
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+from ..models.checkpoint import open_checkpoint
 from .fits import fits, longest_of, peaks, what_fits
 from .job import Job
 from .plan import GRANULE_BYTES
@@ -13,13 +14,15 @@ from .report import HostReport
 from .report_limits import CardNeed, JobSizes, LimitsReport
 from .summary import NOT_MODELLED, card_part, cluster_part, layout_part, model_part
 
+DEFAULT_INPUT, DEFAULT_OUTPUT = 1024, 128
 FULL_LENGTH = "limits count every sequence at its full length; a run whose sequences stop early needs less"
 
 
 def find_limits(job: Job) -> LimitsReport:
     """The limits of a job, found by replaying its allocations; nothing is computed or timed."""
     started = time.perf_counter()
-    prepared = prepare(replace(job, payload=False, logits=False) if not job.logits else job)
+    job, notes = _with_sequences(replace(job, payload=False, logits=False))
+    prepared = prepare(job)
     plan = prepared.plan
     longest = longest_of(plan.sequences)
     hbm = plan.card.hbm
@@ -48,7 +51,18 @@ def find_limits(job: Job) -> LimitsReport:
             for peak in peaks(plan)
         ),
         fits=what_fits(plan),
-        warnings=(*prepared.warnings, FULL_LENGTH),
+        warnings=(*prepared.warnings, *notes, FULL_LENGTH),
         not_modelled=NOT_MODELLED,
         host=HostReport(wall_s=time.perf_counter() - started),
     )
+
+
+def _with_sequences(job: Job) -> tuple[Job, list[str]]:
+    """The job, with one sequence of a usual length where it names none, and a note that says so."""
+    if job.prompts or job.prompt_ids or job.batch is not None:
+        return job, []
+    positions = open_checkpoint(job.model, job.seed).graph.max_position_embeddings
+    output = min(DEFAULT_OUTPUT, positions // 4)
+    prompt = min(DEFAULT_INPUT, positions - output)
+    note = f"no sizes were given: limits are for one sequence of {prompt} prompt tokens and {output} decode steps"
+    return replace(job, batch=1, input_len=prompt, output_len=output), [note]

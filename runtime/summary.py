@@ -116,7 +116,7 @@ def summarise(state: RunState, wall_s: float) -> Report:
         requests=requests,
         steps=steps,
         cards=tuple(_card(state, rank, elapsed_ps) for rank in range(plan.layout.cards)),
-        links=link_reports(state.cluster, exchanges),
+        links=link_reports(state.cluster),
         collectives=collective_reports(state.cluster, plan.layout, exchanges),
         totals=_totals(plan, requests, steps, elapsed_ps),
         phases=_phases(steps),
@@ -187,7 +187,7 @@ def _requests(state: RunState) -> list[RequestReport]:
 
 def _card(state: RunState, rank: int, elapsed_ps: int) -> CardReport:
     hbm = state.memory.hbm[rank]
-    usage = state.cluster.usage(rank) if hasattr(state.cluster, "usage") else {}
+    usage = state.cluster.usage(rank)
     return CardReport(
         rank=rank,
         stage=state.prepared.plan.layout.stage_of(rank),

@@ -1,7 +1,7 @@
 """Every kernel equals its instruction's NumPy meaning, over dtypes, shapes, column slices and odd sizes."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,278 +11,33 @@ from hypothesis import strategies as st
 
 from siltwin.emulator.kernels.registry import KERNELS
 from siltwin.isa import registry as instructions
-from siltwin.isa.dma import COPY, EMBEDDING, GATHER, HOST_LOAD, HOST_STORE, SCATTER
-from siltwin.isa.dtype import BF16, DTYPES, FP16, FP32, INT32, INT64, DType, decode, encode
+from siltwin.isa.dma import GATHER
+from siltwin.isa.dtype import BF16, FP16, FP32, INT32, INT64, DType, encode
 from siltwin.isa.errors import NotYetError, ProgramError
-from siltwin.isa.instruction import Instruction, TensorType
-from siltwin.isa.meaning import ArrayMemory
 from siltwin.isa.operands import Ref
-from siltwin.isa.program import Binding, Block
-from siltwin.isa.tensor import ATTENTION, MATMUL
-from siltwin.isa.vector import (
-    ADD,
-    ADD_RMSNORM,
-    ARGMAX,
-    CAST,
-    GATED,
-    LAYERNORM,
-    RMSNORM,
-    ROPE,
-    SAMPLE,
-    SCALE,
-    SOFTMAX,
-)
+from siltwin.isa.tensor import MATMUL
+from siltwin.isa.vector import ARGMAX, CAST, SAMPLE
 from siltwin.isa.work import Unit
 
-Arrays = dict[str, np.ndarray]
-FLOATS = [FP32, BF16, FP16]
-FP8 = DTYPES["fp8_e4m3"]
+sys.path.insert(0, str(Path(__file__).parent))
+from kernel_cases import (  # noqa: E402
+    CASES,
+    FLOATS,
+    FP8,
+    Case,
+    add,
+    attention_case,
+    build,
+    embedding,
+    gated,
+    gather,
+    matmul,
+    numbers,
+    rmsnorm,
+    rope,
+    scatter,
+)
 
-
-@dataclass
-class Case:
-    """An instruction over named storage arrays, with how close kernel and meaning must be."""
-
-    instruction: Instruction
-    kinds: dict[str, DType]
-    arrays: Arrays
-    ulps: float = 1.0  # of each element's own dtype; fp32 elements get `fp32_ulps`
-    fp32_ulps: float = 6.0
-    floor: float = 1e-6  # absolute differences below this times the largest magnitude are rounding noise of sums
-    exact: bool = False
-    extents: dict[str, tuple[int, ...]] = field(default_factory=dict)
-
-    def memory(self, arrays: Arrays) -> ArrayMemory:
-        params = tuple((name, TensorType(self.kinds[name], array.shape)) for name, array in arrays.items())
-        return ArrayMemory(Block("b", params, (), ()), {}, Binding(self.extents, {}), arrays)
-
-    def check(self) -> None:
-        ours = {name: array.copy() for name, array in self.arrays.items()}
-        meant = {name: array.copy() for name, array in self.arrays.items()}
-        KERNELS[self.instruction.mnemonic](self.instruction, self.memory(ours))()
-        self.instruction.execute(self.memory(meant))
-        for name, kind in self.kinds.items():
-            got, want = decode(ours[name], kind), decode(meant[name], kind)
-            if self.exact or not kind.is_float:
-                np.testing.assert_array_equal(got, want, err_msg=f"{name} of {self.instruction}")
-            else:
-                self._compare(name, kind, got, want)
-
-    def _compare(self, name: str, kind: DType, got: np.ndarray, want: np.ndarray) -> None:
-        finite = np.isfinite(want)
-        np.testing.assert_array_equal(got[~finite], want[~finite], err_msg=name)
-        got, want = got[finite].astype(np.float64), want[finite].astype(np.float64)
-        if not want.size:
-            return
-        epsilon = {"fp32": 2.0**-23, "bf16": 2.0**-7, "fp16": 2.0**-10}[kind.name]
-        allowed = (self.fp32_ulps if kind is FP32 else self.ulps) * epsilon * np.abs(want)
-        allowed += self.floor * np.abs(want).max() + (2.0**-24 if kind is FP16 else 0)
-        worst = np.argmax(np.abs(got - want) - allowed)
-        assert np.abs(got[worst] - want[worst]) <= allowed[worst], (
-            f"{name} of {self.instruction}: {got[worst]} for {want[worst]}"
-        )
-
-
-def numbers(rng: np.random.Generator, dtype: DType, *shape: int) -> np.ndarray:
-    """Random storage of a dtype, about normal."""
-    return encode(rng.standard_normal(shape).astype(np.float32), dtype)
-
-
-def build(instruction: Instruction, entries: Mapping[str, tuple[DType, np.ndarray]], **options: Any) -> Case:
-    return Case(
-        instruction, {n: kind for n, (kind, _) in entries.items()}, {n: a for n, (_, a) in entries.items()}, **options
-    )
-
-
-def matmul(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
-    k = 2 * n + 3
-    entries = {"o": (d, numbers(rng, d, m, n)), "a": (d, numbers(rng, d, m, k)), "w": (d, numbers(rng, d, n, k))}
-    bias = None
-    if m % 2:
-        entries["b"], bias = (d, numbers(rng, d, n)), Ref("b")
-    return build(MATMUL(Ref("o"), Ref("a"), Ref("w"), bias), entries, fp32_ulps=16)
-
-
-def rmsnorm(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
-    heads = 1 if m % 2 else 3
-    entries = {
-        "o": (d, numbers(rng, d, m, n * heads)),
-        "x": (d, numbers(rng, d, m, n * heads)),
-        "w": (d, numbers(rng, d, n)),
-    }
-    return build(RMSNORM(Ref("o"), Ref("x"), Ref("w"), 1e-5, m % 3 == 0), entries, ulps=2)
-
-
-def add_rmsnorm(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
-    entries = {name: (d, numbers(rng, d, m, n)) for name in ("o", "x", "y")} | {"w": (d, numbers(rng, d, n))}
-    return build(ADD_RMSNORM(Ref("o"), Ref("x"), Ref("y"), Ref("w"), 1e-6, m % 2 == 0), entries, ulps=2)
-
-
-def layernorm(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
-    entries = {name: (d, numbers(rng, d, m, n)) for name in ("o", "x")}
-    entries |= {name: (d, numbers(rng, d, n)) for name in ("w", "b")}
-    bias = Ref("b") if m % 2 else None
-    return build(LAYERNORM(Ref("o"), Ref("x"), Ref("w"), bias, 1e-5), entries)
-
-
-def rope(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
-    head, rotary = 2 * n + 2, 2 * max(1, n // 2)
-    entries = {
-        "x": (d, numbers(rng, d, m, 3 * head)),
-        "c": (FP32, numbers(rng, FP32, 50, rotary // 2)),
-        "s": (FP32, numbers(rng, FP32, 50, rotary // 2)),
-        "p": (INT32, rng.integers(0, 50, m).astype(np.int32)),
-    }
-    instruction = ROPE(Ref("x"), Ref("c"), Ref("s"), Ref("p"), head, rotary, m % 2 == 0)
-    return build(instruction, entries, exact=True)
-
-
-def gated(kind: Any) -> Callable[[np.random.Generator, DType, int, int], Case]:
-    def make(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
-        entries = {"o": (d, numbers(rng, d, m, n)), "x": (d, numbers(rng, d, m, 2 * n))}
-        return build(GATED(Ref("o"), Ref("x"), kind), entries)
-
-    return make
-
-
-def add(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
-    entries = {name: (d, numbers(rng, d, m, n)) for name in "oab"}
-    return build(ADD(Ref("o"), Ref("a"), Ref("b")), entries, exact=True)
-
-
-def scale(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
-    return build(SCALE(Ref("o"), Ref("x"), 0.37), {name: (d, numbers(rng, d, m, n)) for name in ("o", "x")}, exact=True)
-
-
-def softmax(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
-    return build(SOFTMAX(Ref("o"), Ref("x")), {name: (d, numbers(rng, d, m, n)) for name in ("o", "x")})
-
-
-def argmax(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
-    x = encode(rng.integers(-3, 4, (m, n)).astype(np.float32), d)  # ties
-    return build(ARGMAX(Ref("o"), Ref("x")), {"o": (INT32, np.full(m, -1, np.int32)), "x": (d, x)})
-
-
-def sample(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
-    entries = {
-        "o": (INT32, np.full(m, -1, np.int32)),
-        "x": (d, numbers(rng, d, m, n)),
-        "k": (INT64, rng.integers(-(2**63), 2**63, m)),
-    }
-    top_k, top_p = [(0, 1.0), (1, 1.0), (5, 0.8), (0, 0.5), (1000, 0.999)][(m + n) % 5]
-    return build(SAMPLE(Ref("o"), Ref("x"), Ref("k"), 0.7, top_k, top_p), entries)
-
-
-def move(instruction: type[COPY] | type[HOST_LOAD] | type[HOST_STORE]) -> Callable[..., Case]:
-    def make(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
-        return build(
-            instruction(Ref("o"), Ref("x")), {name: (d, numbers(rng, d, m, n)) for name in ("o", "x")}, exact=True
-        )
-
-    return make
-
-
-def cast(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
-    other = FLOATS[(FLOATS.index(d) + 1 + m % 2) % 3]
-    return build(
-        CAST(Ref("o"), Ref("x")), {"o": (other, numbers(rng, other, m, n)), "x": (d, numbers(rng, d, m, n))}, exact=True
-    )
-
-
-def gather(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
-    entries = {
-        "o": (d, numbers(rng, d, m, n)),
-        "x": (d, numbers(rng, d, 7, n)),
-        "i": (INT32, rng.integers(0, 7, m).astype(np.int32)),
-    }
-    return build(GATHER(Ref("o"), Ref("x"), Ref("i")), entries, exact=True)
-
-
-def scatter(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
-    index = rng.permutation(2 * m)[:m].astype(np.int32)
-    index[::3] = -1
-    other = BF16 if d is FP32 else d
-    entries = {
-        "o": (other, numbers(rng, other, m, 2, n)),
-        "x": (d, numbers(rng, d, m, n)),
-        "i": (INT32, index),
-    }
-    return build(SCATTER(Ref("o"), Ref("x"), Ref("i")), entries, exact=True)
-
-
-def embedding(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
-    entries = {
-        "o": (d, numbers(rng, d, m, n)),
-        "x": (d, numbers(rng, d, 9, n)),
-        "i": (INT32, rng.integers(0, 40, m).astype(np.int32)),
-    }
-    return build(EMBEDDING(Ref("o"), Ref("x"), Ref("i"), 12), entries, exact=True)
-
-
-def attention_case(
-    rng: np.random.Generator,
-    d: DType,
-    q_lens: list[int],
-    kv_lens: list[int],
-    heads: int = 4,
-    kv_heads: int = 2,
-    dims: tuple[int, int] = (8, 8),
-    window: int = 0,
-    page_tokens: int = 4,
-    cache_dtype: DType | None = None,
-) -> Case:
-    """Pages in a random order with pages to spare, tables padded with an impossible page."""
-    qk, v = dims
-    cache_dtype = cache_dtype or d
-    needed = [-(-length // page_tokens) for length in kv_lens]
-    pages = rng.permutation(sum(needed) + 3)
-    tables = np.full((len(q_lens), max([1, *needed]) + 1), 2**30, np.int32)
-    at = 0
-    for b, count in enumerate(needed):
-        tables[b, :count] = pages[at : at + count]
-        at += count
-    tokens = sum(q_lens)
-    entries = {
-        "o": (d, numbers(rng, d, tokens, heads * v)),
-        "x": (d, numbers(rng, d, tokens, heads * qk)),
-        "c": (cache_dtype, numbers(rng, cache_dtype, len(pages), page_tokens, kv_heads * (qk + v))),
-        "t": (INT32, tables),
-        "ql": (INT32, np.array(q_lens, np.int32)),
-        "kl": (INT32, np.array(kv_lens, np.int32)),
-    }
-    refs = (Ref("o"), Ref("x"), Ref("c"), Ref("t"), Ref("ql"), Ref("kl"))
-    instruction = ATTENTION(*refs, "q", "kv", heads, kv_heads, qk, v, qk**-0.5, window)
-    extents = {"q": tuple(q_lens), "kv": tuple(kv_lens)}
-    return build(instruction, entries, fp32_ulps=32, extents=extents)
-
-
-def attention(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
-    return attention_case(rng, d, [m, 1, 0, 3], [m + n, n, 0, 3], window=(m % 2) * (n // 2 + 1))
-
-
-CASES: dict[str, Callable[[np.random.Generator, DType, int, int], Case]] = {
-    "matmul": matmul,
-    "attention": attention,
-    "rmsnorm": rmsnorm,
-    "add_rmsnorm": add_rmsnorm,
-    "layernorm": layernorm,
-    "rope": rope,
-    "gated": gated("silu"),
-    "gated gelu": gated("gelu"),
-    "gated gelu_tanh": gated("gelu_tanh"),
-    "add": add,
-    "scale": scale,
-    "softmax": softmax,
-    "argmax": argmax,
-    "sample": sample,
-    "cast": cast,
-    "copy": move(COPY),
-    "host_load": move(HOST_LOAD),
-    "host_store": move(HOST_STORE),
-    "gather": gather,
-    "scatter": scatter,
-    "embedding": embedding,
-}
 COMPUTING = {Unit.TENSOR, Unit.VECTOR, Unit.DMA, Unit.HOST}
 
 
@@ -378,6 +133,26 @@ def test_attention_equals_torch() -> None:
     )
     want = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     np.testing.assert_allclose(case.arrays["o"], want.transpose(0, 1).reshape(tokens, -1).numpy(), atol=2e-6)
+
+
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
+def test_gates_and_norms_equal_torch(activation: str) -> None:
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(15)
+    case = gated(activation)(rng, FP32, 6, 40)
+    KERNELS["gated"](case.instruction, case.memory(case.arrays))()
+    gate, up = torch.tensor(case.arrays["x"]).chunk(2, -1)
+    functional = torch.nn.functional
+    act = {
+        "silu": functional.silu,
+        "gelu": functional.gelu,
+        "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+    }[activation]
+    np.testing.assert_allclose(case.arrays["o"], (act(gate) * up).numpy(), rtol=2e-6, atol=5e-7)  # 1 + erf cancels
+    case = rmsnorm(rng, FP32, 5, 40)
+    KERNELS["rmsnorm"](case.instruction, case.memory(case.arrays))()
+    want = functional.rms_norm(torch.tensor(case.arrays["x"]), (40,), torch.tensor(case.arrays["w"]), 1e-5)
+    np.testing.assert_allclose(case.arrays["o"], want.numpy(), rtol=2e-6)
 
 
 def test_argmax_and_sample_treat_nan_infinities_and_zeros_as_the_meaning_does() -> None:
