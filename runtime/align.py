@@ -52,7 +52,7 @@ def align(job: Job) -> AlignReport:
         cluster=cluster_part(prepared),
         layout=layout_part(prepared.plan.layout),
         reference=reference.name,
-        positions=sum(len(rows) for rows in ours.logits.values()),
+        positions=sum(len(rows) for parts in ours.logits.values() for rows in parts),
         layers=tuple(layers),
         logits=logits,
         first_drift=first,

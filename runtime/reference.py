@@ -74,7 +74,7 @@ def _load(checkpoint: Checkpoint, torch: Any, transformers: Any) -> Any:
     config.dtype = torch.float32
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config)
-    state = {name: torch.from_numpy(checkpoint.load(name, FP32)) for name in checkpoint.names()}
+    state = {name: torch.from_numpy(np.require(checkpoint.load(name, FP32), requirements="W")) for name in checkpoint.names()}
     model = model.to_empty(device="cpu")
     missing, unexpected = model.load_state_dict(state, strict=False)
     left = [name for name in missing if not (checkpoint.graph.tied and name == "lm_head.weight")]
