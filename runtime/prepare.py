@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..emulator.evidence import weakest
 from ..emulator.spec import CardSpec, load_card, override
 from ..interconnect.cluster import ClusterSpec, load_cluster, usual_node
 from ..interconnect.evidence import Quantity
@@ -17,6 +18,7 @@ from .job import Job
 from .layout import check_layout, parse_layout
 from .lowering.decoder import Sampling
 from .plan import JobPlan, Lengths
+from .rests_on import settings_without_effect, user_set
 from .scheduler import Request
 
 DEFAULT_NEW_TOKENS = 128
@@ -83,7 +85,7 @@ def prepare(job: Job) -> Prepared:
         ids=ids,
         cached=cached,
         stop_ids=frozenset() if ignores_stop else _stop_ids(checkpoint),
-        warnings=(*checkpoint.warnings, *_warnings(job, dtype, kv_dtype, cluster)),
+        warnings=(*checkpoint.warnings, *_warnings(plan, cluster, given is not None)),
     )
 
 
@@ -102,14 +104,19 @@ def cluster_of(card: CardSpec, cards: int, given: ClusterSpec | None) -> Cluster
     if given is not None:
         return given
     bandwidth = card.evidence_of("link.bandwidth_bytes_per_s")
+    ports = card.evidence_of("node.ports_to_peer")
     latency = card.evidence_of("link.latency_ps")
+    errors = [found.error for found in (bandwidth, ports) if found.error is not None]
     link = LinkSpec(
         bandwidth_bytes_per_s=Quantity(
             value=int(card.link.bandwidth_bytes_per_s) * int(card.node.ports_to_peer),
-            evidence=bandwidth.evidence,
-            source=f"{bandwidth.source}; {card.node.ports_to_peer} ports to each peer",
+            evidence=weakest((bandwidth.evidence, ports.evidence)),
+            source=f"{bandwidth.source}; {card.node.ports_to_peer} ports to each peer: {ports.source}",
+            error=max(errors, default=None),
         ),
-        latency_ps=Quantity(value=int(card.link.latency_ps), evidence=latency.evidence, source=latency.source),
+        latency_ps=Quantity(
+            value=int(card.link.latency_ps), evidence=latency.evidence, source=latency.source, error=latency.error
+        ),
     )
     return usual_node(card.node.topology, cards, link, int(card.node.cards))
 
@@ -126,12 +133,15 @@ def _dtypes(job: Job, checkpoint: Checkpoint, card: CardSpec) -> tuple[DType, DT
     return dtype, kv_dtype
 
 
-def _warnings(job: Job, dtype: DType, kv_dtype: DType, cluster: ClusterSpec) -> list[str]:
-    warnings: list[str] = []
-    if kv_dtype.bits < dtype.bits:
+def _warnings(plan: JobPlan, cluster: ClusterSpec, named: bool) -> list[str]:
+    warnings = [
+        f"{path}={user_set(plan.card)[path]} was set and changes no figure of this job"
+        for path in settings_without_effect(plan.card, plan.layout.cards, named)
+    ]
+    if plan.kv_dtype.bits < plan.dtype.bits:
         warnings.append(
-            f"the KV cache is {kv_dtype.name} while the model computes in {dtype.name}; "
-            f"for an exact comparison give --kv-dtype {dtype.name}"
+            f"the KV cache is {plan.kv_dtype.name} while the model computes in {plan.dtype.name}; "
+            f"for an exact comparison give --kv-dtype {plan.dtype.name}"
         )
     return warnings + [f"cluster {cluster.name}: {note}" for note in cluster.notes]
 

@@ -83,10 +83,16 @@ def job_line(report: JobDocument) -> Text:
     kv = "" if model.kv_dtype == model.dtype else f", KV {model.kv_dtype}"
     return Text(plain(f"{model.name} ({model.dtype}{kv})"), "bold") + Text(
         plain(
-            f" on {layout.cards} x {report.card.name}{f' ({degrees})' if degrees else ''}, "
+            f" on {layout.cards} x {report.card.name}{_own_numbers(report)}{f' ({degrees})' if degrees else ''}, "
             f"{cluster.name} ({cluster.kind}{unused})"
         )
     )
+
+
+def _own_numbers(report: JobDocument) -> str:
+    """What the user changed of the card: the figures are no longer those of the one it is named after."""
+    own = report.card.set_by_user
+    return f" with {', '.join(f'{path}={value}' for path, value in own.items())} (set by the user)" if own else ""
 
 
 def _figures(report: Report) -> Group:
@@ -110,7 +116,8 @@ def _mark(report: Report, figure: str) -> str:
     said = report.evidence_for(figure)
     if said is None:
         return NONE
-    return said.weakest + (", outside what was calibrated (!)" if said.extrapolated else "")
+    own = ", set by the user in part" if said.set_by_user else ""
+    return said.weakest + own + (", outside what was calibrated (!)" if said.extrapolated else "")
 
 
 def _requests(report: Report) -> Group | None:

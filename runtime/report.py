@@ -77,11 +77,15 @@ class ModelPart(Part):
 
 
 class CardPart(Part):
-    """The card that was emulated, and the weakest evidence among the numbers it was described by."""
+    """The card that was emulated, and the weakest evidence among the numbers it was described by.
+
+    `set_by_user` holds the numbers that the user put in place of the card's own, by dotted path.
+    """
 
     name: str
     description: str
     weakest_evidence: EvidenceKind
+    set_by_user: dict[str, str] = {}
 
 
 class ClusterPart(Part):
@@ -251,13 +255,14 @@ class Phases(Part):
 class EvidenceReport(Part):
     """What a figure is worth: the weakest evidence among the numbers it used, and which of them are assumed.
 
-    `figure` is a name of the totals or a group of them ("time", "memory"). `extrapolated` marks a figure outside what
-    was calibrated.
+    Numbers that the user set are weighed as assumed and listed apart. `figure` is a name of the totals or a group of
+    them ("time", "memory"). `extrapolated` marks a figure outside what was calibrated.
     """
 
     figure: str
     weakest: EvidenceKind
     assumed: tuple[str, ...] = ()
+    set_by_user: tuple[str, ...] = ()
     extrapolated: bool = False
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..emulator.evidence import EvidenceKind, weakest
+from ..emulator.evidence import weakest
 from ..emulator.hbm import OutOfMemory
 from ..emulator.span import Span
 from ..emulator.spec import CardSpec
@@ -23,7 +23,6 @@ from .report import (
     CardPart,
     CardReport,
     ClusterPart,
-    EvidenceReport,
     HostReport,
     LayoutPart,
     LiveAllocation,
@@ -37,6 +36,7 @@ from .report import (
     Totals,
     UnitUse,
 )
+from .rests_on import evidence_reports, user_set
 
 if TYPE_CHECKING:
     from .run import RunState, StepRecord
@@ -51,8 +51,6 @@ NOT_MODELLED = (
     "vision towers, training steps, speculative decoding, prefix caching and preemption",
     "kernel autotuning: unit times follow a first-cut tile schedule, not a vendor's library",
 )
-TIME_SECTIONS = ("clock_hz", "cores", "tensor", "vector", "l2", "hbm", "dma", "dispatch", "link", "host")
-MEMORY_PATHS = ("hbm.capacity_bytes", "hbm.reserved_bytes")
 
 
 def model_part(prepared: Prepared) -> ModelPart:
@@ -72,7 +70,12 @@ def model_part(prepared: Prepared) -> ModelPart:
 def card_part(card: CardSpec) -> CardPart:
     """The card section."""
     kinds = [evidence.evidence for evidence in card.evidence.values()]
-    return CardPart(name=card.name, description=card.description, weakest_evidence=weakest(kinds))
+    return CardPart(
+        name=card.name,
+        description=card.description,
+        weakest_evidence=weakest(kinds),
+        set_by_user=user_set(card),
+    )
 
 
 def cluster_part(prepared: Prepared) -> ClusterPart:
@@ -120,7 +123,7 @@ def summarise(state: RunState, wall_s: float) -> Report:
         collectives=collective_reports(state.cluster, plan.layout, exchanges),
         totals=_totals(plan, requests, steps, elapsed_ps),
         phases=_phases(steps),
-        evidence=tuple(_evidence(prepared)),
+        evidence=evidence_reports(plan.card, prepared.cluster, plan.layout.cards, prepared.job.cluster is not None),
         warnings=prepared.warnings,
         not_modelled=NOT_MODELLED,
         oom=_oom(state.oom, state) if state.oom else None,
@@ -238,21 +241,6 @@ def _phases(steps: Sequence[StepReport]) -> Phases:
             elapsed = sum(step.end_ps - step.start_ps for step in own)
             found[kind] = PhaseReport(steps=len(own), elapsed_ps=elapsed, bound=bounds.largest, bounds=bounds)
     return Phases(**found)
-
-
-def _evidence(prepared: Prepared) -> list[EvidenceReport]:
-    """What the figures rest on: every number of the sections that timing reads, and of those that memory reads."""
-    card = prepared.plan.card
-    time = {path: found.evidence for path, found in card.evidence.items() if path.split(".")[0] in TIME_SECTIONS}
-    if prepared.plan.layout.cards > 1:
-        time[f"cluster {prepared.cluster.name}"] = prepared.cluster.weakest_evidence()
-    memory = {path: card.evidence_of(path).evidence for path in MEMORY_PATHS}
-    return [_figure("time", time), _figure("memory", memory)]
-
-
-def _figure(name: str, kinds: dict[str, EvidenceKind]) -> EvidenceReport:
-    assumed = tuple(path for path, kind in kinds.items() if kind == "assumed")
-    return EvidenceReport(figure=name, weakest=weakest(kinds.values()), assumed=assumed)
 
 
 def _host(state: RunState, wall_s: float) -> HostReport:

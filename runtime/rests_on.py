@@ -1,0 +1,66 @@
+"""What the figures of a report rest on: which of a card's numbers time and memory read, and what they are worth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ..emulator.evidence import USER_SET, Evidence, weakest
+from ..emulator.spec import CardSpec
+from ..interconnect.cluster import ClusterSpec
+from .report import EvidenceReport
+
+TIME_SECTIONS = ("clock_hz", "cores", "tensor", "vector", "sram", "l2", "hbm", "dma", "dispatch", "host")
+LINK_SECTIONS = ("link", "node")
+MEMORY_PATHS = ("hbm.capacity_bytes", "hbm.reserved_bytes")
+# Numbers in those sections that no time is computed from.
+TIMELESS = (*MEMORY_PATHS, "l2.capacity_bytes", "tensor.stated_peak_ops_per_s", "node.cards", "link.ports")
+# What a named cluster says in the card's place.
+OF_THE_CLUSTER = ("node", "link.bandwidth_bytes_per_s", "link.latency_ps")
+TILED_SRAM = ("operand", "accumulator")  # the levels whose size decides which tiles fit
+
+
+def evidence_reports(card: CardSpec, cluster: ClusterSpec, cards: int, named: bool) -> tuple[EvidenceReport, ...]:
+    """What the times and the bytes of a job on `cards` cards rest on; `named`: the cluster is not the card's own."""
+    time = dict(_time(card, cards, named))
+    if cards > 1:
+        time[f"cluster {cluster.name}"] = Evidence(evidence=cluster.weakest_evidence(), source=cluster.name)
+    memory = {path: card.evidence_of(path) for path in MEMORY_PATHS}
+    return _figure("time", time), _figure("memory", memory)
+
+
+def settings_without_effect(card: CardSpec, cards: int, named: bool) -> tuple[str, ...]:
+    """The numbers that the user set and no figure of such a job reads."""
+    read = {*dict(_time(card, cards, named)), *MEMORY_PATHS}
+    return tuple(path for path in user_set(card) if path not in read)
+
+
+def user_set(card: CardSpec) -> dict[str, str]:
+    """The value of every number that the user set, by dotted path."""
+    found = {}
+    for path, evidence in card.evidence.items():
+        if evidence == USER_SET:
+            value: object = card.model_dump(mode="json", exclude={"evidence"})
+            for part in path.split("."):
+                value = value[int(part)] if isinstance(value, list) else value[part]  # type: ignore[index]
+            found[path] = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return found
+
+
+def _time(card: CardSpec, cards: int, named: bool) -> Iterator[tuple[str, Evidence]]:
+    sections = TIME_SECTIONS + (LINK_SECTIONS if cards > 1 else ())
+    idle = TIMELESS + (OF_THE_CLUSTER if named else ()) + (() if cards > 1 else ("dispatch.link_ps",))
+    for path, evidence in card.evidence.items():
+        parts = path.split(".")
+        if parts[0] not in sections or any(path == other or path.startswith(f"{other}.") for other in idle):
+            continue
+        if parts[0] == "sram" and len(parts) > 1 and card.sram[int(parts[1])].role not in TILED_SRAM:
+            continue
+        yield path, evidence
+
+
+def _figure(name: str, found: Mapping[str, Evidence]) -> EvidenceReport:
+    own = tuple(path for path, evidence in found.items() if evidence == USER_SET)
+    assumed = tuple(path for path, item in found.items() if item.evidence == "assumed" and item != USER_SET)
+    return EvidenceReport(
+        figure=name, weakest=weakest(item.evidence for item in found.values()), assumed=assumed, set_by_user=own
+    )

@@ -1,0 +1,87 @@
+"""What figures rest on: numbers that were read, numbers that the user set, and settings that change nothing."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from siltwin.emulator.spec import CARDS, CardSpec, load_card, override
+from siltwin.interconnect.cluster import load_cluster
+from siltwin.runtime.prepare import cluster_of
+from siltwin.runtime.report import EvidenceReport
+from siltwin.runtime.rests_on import evidence_reports, settings_without_effect, user_set
+
+
+def figures(card: CardSpec, cards: int, cluster: str | None = None) -> Sequence[EvidenceReport]:
+    given = load_cluster(cluster) if cluster else None
+    return evidence_reports(card, cluster_of(card, cards, given), cards, given is not None)
+
+
+def test_a_number_that_the_user_set_is_listed_apart_with_its_value() -> None:
+    card = override(load_card("h100-sxm"), {"clock_hz": "2GHz", "hbm.reserved_bytes": "2GiB"})
+    assert user_set(card) == {"clock_hz": "2000000000", "hbm.reserved_bytes": str(2 * 2**30)}
+    time, memory = figures(card, 1)
+    assert (time.set_by_user, "clock_hz" in time.assumed, time.weakest) == (("clock_hz",), False, "assumed")
+    assert (memory.set_by_user, memory.assumed) == (("hbm.reserved_bytes",), ())
+
+
+def test_a_card_as_it_is_has_no_number_of_the_users() -> None:
+    for name in ("h100-sxm", "ascend-910b2", "reference-npu"):
+        assert user_set(load_card(name)) == {}
+        assert not any(figure.set_by_user for figure in figures(load_card(name), 4))
+
+
+def test_one_value_of_a_mapping_and_a_list_are_told_by_their_paths() -> None:
+    card = override(load_card("reference-npu"), {"tensor.rate.bf16": "2", "throttle_hz": "1GHz,0.5GHz"})
+    assert user_set(card) == {"tensor.rate.bf16": "2.0", "throttle_hz": "1000000000, 500000000"}
+
+
+def test_time_rests_on_links_only_where_cards_communicate() -> None:
+    alone, together = figures(load_card("h100-sxm"), 1)[0], figures(load_card("h100-sxm"), 2)[0]
+    of_links = {"link.latency_ps", "dispatch.link_ps", "node.ports_to_peer", "link.eager_bytes"}
+    assert not of_links & set(alone.assumed)
+    assert of_links <= set(together.assumed)
+
+
+def test_sizes_of_memory_and_stated_peaks_are_no_ground_for_time() -> None:
+    card = load_card("ascend-910b2")
+    assumed = figures(card, 2)[0].assumed
+    assert not {"hbm.reserved_bytes", "hbm.capacity_bytes", "power.tdp_w", "node.cards"} & set(assumed)
+    assert {"hbm.latency_ps", "hbm.attainable_fraction", "dispatch.tensor_ps"} <= set(assumed)
+
+
+def test_the_memory_that_tiles_lie_in_is_a_ground_for_time() -> None:
+    # Of the H100's two levels the data sheet gives neither; both decide which tiles fit.
+    assert {"sram.0.capacity_bytes", "sram.1.capacity_bytes"} <= set(figures(load_card("h100-sxm"), 1)[0].assumed)
+
+
+@pytest.mark.parametrize(
+    ("changes", "cards", "cluster", "idle"),
+    [
+        ({"power.tdp_w": "300"}, 1, None, ("power.tdp_w",)),
+        ({"link.bandwidth_bytes_per_s": "50GB/s"}, 1, None, ("link.bandwidth_bytes_per_s",)),
+        ({"link.bandwidth_bytes_per_s": "50GB/s"}, 2, None, ()),
+        ({"link.bandwidth_bytes_per_s": "50GB/s"}, 2, "nvlink4-8", ("link.bandwidth_bytes_per_s",)),
+        ({"link.eager_bytes": "1KiB", "clock_hz": "1GHz", "hbm.capacity_bytes": "96GiB"}, 2, "nvlink4-8", ()),
+    ],
+)
+def test_a_setting_that_changes_no_figure_is_told(
+    changes: dict[str, str], cards: int, cluster: str | None, idle: tuple[str, ...]
+) -> None:
+    assert settings_without_effect(override(load_card("h100-sxm"), changes), cards, cluster is not None) == idle
+
+
+def test_the_cards_own_links_are_worth_the_weaker_of_a_port_and_the_number_of_ports(tmp_path: Path) -> None:
+    # The H100's 25 GB/s a port is the data sheet's; that all 18 may serve one peer is assumed.
+    assert cluster_of(load_card("h100-sxm"), 8, None).link.bandwidth_bytes_per_s.evidence == "assumed"
+    text = (CARDS / "h100-sxm.yaml").read_text()
+    known = "bandwidth_bytes_per_s: {value: 25GB/s, evidence: datasheet,"
+    assert text.count(known) == 1
+    path = tmp_path / "calibrated.yaml"
+    path.write_text(
+        text.replace(known, known.replace("datasheet", "calibrated, error: 0.04"))
+        .replace("ports_to_peer: {value: 18, evidence: assumed", "ports_to_peer: {value: 18, evidence: datasheet")
+        .replace("name: h100-sxm\naliases: [h100, h100-sxm5]", "name: calibrated")
+    )
+    bandwidth = cluster_of(load_card(path), 8, None).link.bandwidth_bytes_per_s
+    assert (bandwidth.value, bandwidth.evidence, bandwidth.error) == (450 * 10**9, "datasheet", 0.04)
