@@ -18,7 +18,7 @@ from siltwin.emulator.kernels.threads import set_host_threads
 from siltwin.runtime.job import Job
 from siltwin.runtime.numbers import Numbers
 from siltwin.runtime.prepare import prepare
-from siltwin.runtime.run import RunState, _start, _time
+from siltwin.runtime.run import RunState, start_run, time_step
 from siltwin.runtime.scheduler import Scheduler
 
 TOKENS, REPEATS = 512, 7
@@ -53,13 +53,13 @@ def ours_s(path: Path, dtype: str, threads: int) -> float:
     numbers = Numbers(prepared.plan, prepared.checkpoint)
 
     def prefill() -> None:
-        state: RunState = _start(prepared)
+        state: RunState = start_run(prepared)
         step = Scheduler(state.requests, None).next_step()
         assert step is not None
         state.memory.load(0)
         state.memory.begin(step, state.requests, 0)
         numbers.run(step, state.requests, state.memory.pool)
-        _time(state, step)
+        time_step(state, step)
 
     return best_s(prefill)
 
@@ -83,8 +83,10 @@ def main() -> None:
         for threads, limit in ((1, 1.3), (2, 1.6)):
             ours, theirs = ours_s(path, "float32", threads), theirs_s(path, torch.float32, threads)
             rows[threads] = ours
-            print(f"fp32, {threads} thread(s): ours {ours * 1e3:.0f} ms, transformers {theirs * 1e3:.0f} ms, "
-                  f"ratio {ours / theirs:.2f} (at most {limit})")
+            print(
+                f"fp32, {threads} thread(s): ours {ours * 1e3:.0f} ms, transformers {theirs * 1e3:.0f} ms, "
+                f"ratio {ours / theirs:.2f} (at most {limit})"
+            )
             low = ours_s(path, "bfloat16", threads)
             print(f"bf16, {threads} thread(s): ours {low * 1e3:.0f} ms, {low / ours:.2f} of our fp32 (at most 1.5)")
         slow = theirs_s(path, torch.bfloat16, 1)

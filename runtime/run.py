@@ -88,7 +88,7 @@ def run_job(job: Job, progress: Progress | None = None) -> RunResult:
     started = time.perf_counter()
     say = progress or (lambda done, total, text: None)
     say(0, None, "reading the model")
-    state = _start(prepare(job))
+    state = start_run(prepare(job))
     try:
         _run(state, say)
     except OutOfMemory as error:
@@ -97,7 +97,8 @@ def run_job(job: Job, progress: Progress | None = None) -> RunResult:
     return _result(state, report)
 
 
-def _start(prepared: Prepared) -> RunState:
+def start_run(prepared: Prepared) -> RunState:
+    """Dark cards in their cluster, empty memories and fresh requests: a run before its first step."""
     plan = prepared.plan
     cluster = Cluster(plan.card, prepared.cluster.topology(), plan.layout.cards)
     return RunState(prepared, cluster, plan.memory(range(plan.layout.cards)), prepared.requests())
@@ -133,7 +134,7 @@ def _steps(state: RunState, numbers: Numbers | None, say: Progress) -> None:
         say(step.index, max(expected, step.index + 1), f"step {step.index}, {step.kind}")
         state.memory.begin(step, requests, now_ps(state.cluster.env))
         result = numbers.run(step, requests, state.memory.pool) if numbers else None
-        record = _time(state, step)
+        record = time_step(state, step)
         state.records.append(record)
         emitting = [entry.request for entry in step.entries if entry.emits]
         for index in emitting:
@@ -146,7 +147,7 @@ def _steps(state: RunState, numbers: Numbers | None, say: Progress) -> None:
     say(expected, expected, "done")
 
 
-def _time(state: RunState, step: Step) -> StepRecord:
+def time_step(state: RunState, step: Step) -> StepRecord:
     """Emulate a step on all cards, from now until its last instruction ends."""
     plan, cluster = state.prepared.plan, state.cluster
     binding = step_binding(plan, step)
