@@ -1,58 +1,46 @@
-"""Chat templates: untrusted Jinja from a checkpoint, rendered in an immutable sandbox."""
+"""Chat templates: untrusted Jinja from a checkpoint, rendered in an immutable sandbox in a process of its own."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-import jinja2
-import jinja2.ext
-import jinja2.nodes
-import jinja2.parser
-import jinja2.sandbox
-
 from ..isa.errors import ConfigError
+from . import chat_sandbox
+from .chat_sandbox import MOST_SECONDS
+
+# -P: the script's own folder is no place to import from.
+_CHILD = (sys.executable, "-P", str(Path(chat_sandbox.__file__)))
+
+Conversation = Sequence[Mapping[str, Any]]
 
 
-class _GenerationTag(jinja2.ext.Extension):
-    """{% generation %} marks the assistant's words for training; here it only stands around them."""
-
-    tags = {"generation"}
-
-    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def render_chat(template: str, messages: Sequence[Mapping[str, Any]], where: str, **values: Any) -> str:
-    """The prompt text of a conversation, as transformers' apply_chat_template makes it.
+def render_chats(template: str, conversations: Sequence[Conversation], where: str, **values: Any) -> list[str]:
+    """The prompt text of each conversation, as transformers' apply_chat_template makes it.
 
     `values` are the template's other variables (bos_token, add_generation_prompt, ...). There is no strftime_now: a
     prompt that depended on the day could not be rerun. Raises ConfigError, naming `where`, when the template is broken,
-    refuses the messages, or tries to reach out of the sandbox.
+    refuses the messages, tries to reach out of the sandbox, or takes more time or memory than any honest one.
     """
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _refuse
+    asked = {"template": template, "conversations": [list(messages) for messages in conversations], "values": values}
     try:
-        return environment.from_string(template).render(messages=list(messages), **values)
-    except Exception as error:  # a hostile template may raise anything at all
-        raise ConfigError(f"{where}: chat template: {type(error).__name__}: {error}") from None
-
-
-def _refuse(message: str) -> None:
-    raise jinja2.TemplateError(message)
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Jinja's own tojson escapes HTML, which no model was trained on."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+        child = subprocess.run(
+            _CHILD, input=json.dumps(asked).encode(), capture_output=True, timeout=MOST_SECONDS, check=False
+        )
+        answer = json.loads(child.stdout)
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"{where}: chat template: runs for more than {MOST_SECONDS} s; it may never end") from None
+    except OSError as error:
+        raise ConfigError(f"{where}: chat template: no process to run it in ({error})") from None
+    except ValueError:  # the child was stopped before it could answer
+        said = child.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        why = f" ({said[0]})" if said else ""
+        raise ConfigError(f"{where}: chat template: takes more time or memory than it may{why}") from None
+    if "error" in answer:
+        raise ConfigError(f"{where}: chat template: {answer['error']}")
+    texts: list[str] = answer["texts"]
+    return texts

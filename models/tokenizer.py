@@ -10,7 +10,7 @@ from typing import Any
 import tokenizers
 
 from ..isa.errors import ConfigError
-from .chat_template import render_chat
+from .chat_template import Conversation, render_chats
 from .config import read_json
 from .fields import short
 from .gguf_file import GgufFile
@@ -56,23 +56,33 @@ class Tokenizer:
         with library_errors(f"{self.where}: tokenizer cannot decode"):
             return str(self.backend.decode([int(index) for index in ids], skip_special_tokens=skip_special_tokens))
 
-    def apply_chat_template(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True) -> str:
+    def apply_chat_template(self, messages: Conversation, add_generation_prompt: bool = True) -> str:
         """The prompt text of a conversation ({"role": ..., "content": ...} each); encode it without special tokens."""
+        return self._texts([messages], add_generation_prompt)[0]
+
+    def encode_chat(self, messages: Conversation, add_generation_prompt: bool = True) -> list[int]:
+        """Token ids of a conversation."""
+        return self.encode_chats([messages], add_generation_prompt)[0]
+
+    def encode_chats(
+        self, conversations: Sequence[Conversation], add_generation_prompt: bool = True
+    ) -> list[list[int]]:
+        """Token ids of some conversations; all in one call, for each call starts a process for the template."""
+        texts = self._texts(conversations, add_generation_prompt)
+        return [self.encode(text, add_special_tokens=False) for text in texts]
+
+    def _texts(self, conversations: Sequence[Conversation], add_generation_prompt: bool) -> list[str]:
         if self.chat_template is None:
             raise ConfigError(f"{self.where}: has no chat template; give the prompt as plain text")
-        return render_chat(
+        return render_chats(
             self.chat_template,
-            messages,
+            conversations,
             self.where,
             add_generation_prompt=add_generation_prompt,
             tools=None,
             documents=None,
             **(self.special or {}),
         )
-
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True) -> list[int]:
-        """Token ids of a conversation."""
-        return self.encode(self.apply_chat_template(messages, add_generation_prompt), add_special_tokens=False)
 
 
 def tokenizer_of_directory(directory: Path, eos_ids: tuple[int, ...] = ()) -> Tokenizer | None:
@@ -143,7 +153,13 @@ def _template(directory: Path, settings: Mapping[str, Any]) -> str | None:
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path}: cannot be read ({error})") from None
     value = settings.get("chat_template")
-    if isinstance(value, list):
-        named = {item.get("name"): item.get("template") for item in value if isinstance(item, Mapping)}
-        value = named.get("default")
-    return value if isinstance(value, str) else None
+    if value is None or isinstance(value, str):
+        return value
+    named = [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+    default = [item.get("template") for item in named if item.get("name") == "default"]
+    if len(default) != 1 or not isinstance(default[0], str):
+        raise ConfigError(
+            f"{directory / 'tokenizer_config.json'}: chat_template is {short(value)}; it must be a text, or a list of "
+            'objects with name and template, one of them named "default"'
+        )
+    return default[0]

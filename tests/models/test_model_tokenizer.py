@@ -1,6 +1,7 @@
 """Text and conversations become the ids that transformers gives them, and hostile templates stay in their box."""
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers, processors
 
 from siltwin.isa.errors import ConfigError, NotYetError
+from siltwin.models import chat_template
 from siltwin.models.checkpoint import open_checkpoint
 from siltwin.models.gguf_tokenizer import gguf_tokenizer
 from siltwin.models.shelf import list_models
@@ -177,6 +179,37 @@ def test_templates_see_messages_and_the_prompt_flag() -> None:
 def test_a_template_that_breaks_or_reaches_out_is_refused(template: str) -> None:
     with pytest.raises(ConfigError, match="here: chat template:"):
         chat(template)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+        "{% set x = 2 ** 99999999999 %}",
+        "{% set n = namespace(x='aaaaaaaa') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}{{ n.x }}",
+    ],
+    ids=["endless loop", "endless power", "doubling text"],
+)
+def test_a_template_that_runs_away_is_stopped(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_template, "MOST_SECONDS", 2)
+    with pytest.raises(ConfigError, match="here: chat template: (runs for more than 2 s|.*memory)"):
+        chat(template)
+
+
+def test_many_conversations_are_rendered_in_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+    run = subprocess.run
+    monkeypatch.setattr(chat_template.subprocess, "run", lambda *args, **kw: started.append(1) or run(*args, **kw))
+    tokenizer = Tokenizer(backend(), "here", chat_template="{{ messages[0].content }}")
+    asked = [[{"role": "user", "content": text}] for text in ("a", "é", "c")]
+    assert tokenizer.encode_chats(asked) == [[0], tokenizer.encode("é", False), [2]]
+    assert len(started) == 1
+
+
+@pytest.mark.parametrize("value", [3, {"default": "x"}, [3], [{"name": ["x"], "template": 1}], [{"name": "rag"}]])
+def test_a_template_of_another_form_is_refused_and_not_left_out(tmp_path: Path, value: object) -> None:
+    with pytest.raises(ConfigError, match="tokenizer_config.json: chat_template is .*; it must be a text, or a list"):
+        tokenizer_of_directory(write(tmp_path, tokenizer_config__json={"chat_template": value}))
 
 
 def test_a_tokenizer_without_template_says_so() -> None:
