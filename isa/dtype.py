@@ -55,6 +55,7 @@ def _table() -> dict[str, DType]:
         ("uint8", 8, np.uint8, np.uint8, False),
         ("int32", 32, np.int32, np.int32, False),
         ("int64", 64, np.int64, np.int64, False),
+        ("e8m0", 8, np.uint8, ml_dtypes.float8_e8m0fnu, True),
     ]
     return {
         name: DType(name, code, bits, np.dtype(storage), np.dtype(value), is_float)
@@ -79,6 +80,10 @@ ALIASES: dict[str, str] = {
     "float8_e5m2": "fp8_e5m2",
     "e5m2": "fp8_e5m2",
     "fp4": "mxfp4",
+    "e2m1": "mxfp4",
+    "float4_e2m1fn": "mxfp4",
+    "float8_e8m0fnu": "e8m0",
+    "ue8m0": "e8m0",
     "i8": "int8",
     "i32": "int32",
     "i64": "int64",

@@ -23,6 +23,7 @@ BITS = {
     "uint8": 8,
     "int32": 32,
     "int64": 64,
+    "e8m0": 8,
 }
 TORCH = {
     "fp16": "float16",
