@@ -19,6 +19,7 @@ from .gguf_file import read_gguf
 from .gguf_store import GgufStore, gguf_config
 from .graph import build_graph, parameter_shapes
 from .model_config import ModelConfig
+from .paths import is_there
 from .random_weights import RandomStore
 from .safetensors_store import has_weights, open_safetensors
 from .shelf import find_model
@@ -126,7 +127,7 @@ def random_checkpoint(config: ModelConfig, seed: int = 0, tokenizer: Tokenizer |
 
 
 def _open_directory(directory: Path) -> Checkpoint:
-    if not (directory / "config.json").exists():
+    if not is_there(directory / "config.json"):
         found = sorted(path.name for path in directory.glob("*.gguf"))
         hint = f"; name the file itself: {', '.join(found)}" if found else ""
         raise ConfigError(f"{directory}: has no config.json{hint}")
@@ -152,7 +153,7 @@ def _open_config(path: Path, seed: int) -> Checkpoint:
 def _with_generation_eos(config: ModelConfig, directory: Path) -> ModelConfig:
     """generation_config.json, where it lies beside the config, says which tokens end a generation."""
     path = directory / "generation_config.json"
-    raw = read_json(path) if path.exists() else {}
+    raw = read_json(path) if is_there(path) else {}
     if raw.get("eos_token_id") is None:
         return config
     eos = token_ids(Fields(raw, str(path)), "eos_token_id")

@@ -9,8 +9,9 @@ from typing import Any
 
 from ..isa.errors import ConfigError, NotYetError, UnsupportedError
 from .family import Family
-from .fields import Fields, short
+from .fields import Fields, cut, short
 from .model_config import ModelConfig
+from .paths import refuse_endless
 from .registry import known_families
 
 __all__ = ["ModelConfig", "family_of", "read_config", "no_constant", "no_repeats", "read_json"]
@@ -93,6 +94,7 @@ def family_of(config: ModelConfig) -> Family:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file, refusing what JSON allows and a model cannot mean: NaN, Infinity and repeated keys."""
     try:
+        refuse_endless(path)
         if path.stat().st_size > LARGEST_JSON_BYTES:
             raise ConfigError(f"{path}: {path.stat().st_size} bytes is no JSON file of a model")
         value = json.loads(path.read_text(encoding="utf-8"), parse_constant=no_constant, object_pairs_hook=no_repeats)
@@ -127,7 +129,7 @@ def _known(raw: Mapping[str, Any], where: str) -> Family:
         raise ConfigError(f"{where}: model_type is {short(model_type)}; it must be one of {', '.join(families)}")
     if model_type not in families:
         raise UnsupportedError(
-            f"{model_type} is not supported: {_what_is_missing(raw)}; known: {', '.join(families)} ({where})"
+            f"{cut(model_type)} is not supported: {_what_is_missing(raw)}; known: {', '.join(families)} ({where})"
         )
     return families[model_type]
 

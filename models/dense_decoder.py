@@ -62,7 +62,7 @@ def read_dense(
         head_dim=head_dim,
         vocab_size=fields.integer("vocab_size"),
         max_position_embeddings=limit,
-        norm_eps=fields.number("rms_norm_eps"),
+        norm_eps=fields.number("rms_norm_eps", maximum=1.0),
         activation=_activation(fields),
         rope=read_rope(fields, head_dim, limit),
         windows=windows,

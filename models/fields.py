@@ -59,11 +59,12 @@ class Fields:
             return None
         return self.integer(key, default, minimum)
 
-    def number(self, key: str, default: Any = REQUIRED, minimum: float = 0.0) -> float:
-        """A finite number above `minimum`."""
+    def number(self, key: str, default: Any = REQUIRED, minimum: float = 0.0, maximum: float = math.inf) -> float:
+        """A finite number above `minimum` and at most `maximum`."""
         value = self.take(key, default)
-        if not is_number(value) or value <= minimum:
-            raise self.fault(key, f"a finite number above {minimum:g}")
+        if not is_number(value) or not minimum < value <= maximum:
+            most = f" and at most {maximum:g}" if maximum < math.inf else ""
+            raise self.fault(key, f"a finite number above {minimum:g}{most}")
         return float(value)
 
     def flag(self, key: str, default: bool) -> bool:
@@ -104,7 +105,11 @@ class Fields:
 
 def short(value: Any) -> str:
     """A value for an error message, cut to a line."""
-    text = repr(value)
+    return cut(repr(value))
+
+
+def cut(text: str) -> str:
+    """A text for an error message, cut to a line."""
     return text if len(text) <= 80 else text[:77] + "..."
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import gguf
 
 from ..isa.errors import ConfigError, NotYetError
+from .paths import refuse_endless
 
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
@@ -102,6 +103,7 @@ def read_gguf(path: Path) -> GgufFile:
     type the library cannot decode and for files split over several.
     """
     try:
+        refuse_endless(path)
         with path.open("rb") as file:
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:  # mmap refuses an empty file with ValueError

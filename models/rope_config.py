@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from ..isa.errors import ConfigError, UnsupportedError
 from .blocks import Rope, RopeScaling
 from .fields import Fields, numbers
+from .rope import attention_scaling, inv_frequencies
 
 DEFAULT_THETA = 10_000.0
+LARGEST_HEAD_DIM = 1 << 16  # no published head comes near; a larger one is a damaged file
 _HARMLESS = frozenset({"type", "rope_type", "finetuned"})
 
 
@@ -23,13 +28,33 @@ def read_rope(fields: Fields, rotary_dim: int, max_position_embeddings: int) -> 
     theta = _theta(fields, table)
     if rotary_dim % 2:
         raise ConfigError(f"{fields.where}: head_dim {rotary_dim} is odd; rope turns pairs, so it must be even")
+    if rotary_dim > LARGEST_HEAD_DIM:
+        raise ConfigError(f"{fields.where}: heads of {rotary_dim} elements (head_dim) are beyond {LARGEST_HEAD_DIM}")
     rule = _rule(fields, table)
     for key, holder in (("partial_rotary_factor", fields), ("partial_rotary_factor", table)):
         holder.neutral(key, 1.0, None)
     scaling = _READERS[rule](fields, table, rotary_dim, max_position_embeddings)
     table.refuse_the_rest(_HARMLESS, f"the {rule} rope rule")
     fields.resolved["rope_parameters"] = {"rope_type": rule, "rope_theta": theta, **table.resolved}
-    return Rope(theta=theta, rotary_dim=rotary_dim, interleaved=False, scaling=scaling)
+    rope = Rope(theta=theta, rotary_dim=rotary_dim, interleaved=False, scaling=scaling)
+    _check_frequencies(rope, max_position_embeddings, table)
+    return rope
+
+
+def _check_frequencies(rope: Rope, longest: int, table: Fields) -> None:
+    """Refuse numbers, each legal, that together turn a head by no finite angle."""
+    try:
+        with np.errstate(all="ignore"):
+            found = np.concatenate([inv_frequencies(rope, length) for length in (1, longest)])
+            factor = float(np.float32(attention_scaling(rope.scaling)))
+    except (ArithmeticError, ValueError) as error:
+        raise ConfigError(f"{table.where}: these numbers cannot be computed with ({error})") from None
+    if not (np.isfinite(found).all() and (found > 0).all() and math.isfinite(factor)):
+        raise ConfigError(
+            f"{table.where}: rope_theta {rope.theta:g} and the numbers of the {rope.scaling.rule} rule give "
+            f"frequencies from {found.min():g} to {found.max():g} and a factor of {factor:g}; "
+            "they must be finite and above 0 in float32"
+        )
 
 
 def _table(fields: Fields) -> Fields:

@@ -12,6 +12,7 @@ from typing import Any
 from ..isa.errors import ConfigError
 from .config import no_constant, no_repeats
 from .fields import short
+from .paths import refuse_endless
 
 LARGEST_HEADER_BYTES = 100_000_000  # the format's own limit
 DTYPE_BITS = {
@@ -60,6 +61,7 @@ def read_header(path: Path) -> dict[str, Entry]:
 
 def _load(path: Path) -> tuple[dict[str, Any], int]:
     try:
+        refuse_endless(path)
         size = path.stat().st_size
         with path.open("rb") as file:
             prefix = file.read(8)

@@ -11,7 +11,8 @@ from safetensors import SafetensorError, safe_open
 from ..isa.dtype import BF16, FP16, FP32, DType
 from ..isa.errors import ConfigError, NotYetError, UnsupportedError
 from .config import read_json
-from .fields import short
+from .fields import cut, short
+from .paths import is_there
 from .safetensors_header import Entry, read_header
 from .store import Array, Shape
 
@@ -69,10 +70,10 @@ def open_safetensors(directory: Path) -> SafetensorsStore:
     Raises ConfigError naming the file and field for missing shards, tensors in the wrong shard or in two, and whatever
     `read_header` finds; UnsupportedError when there are only pickles.
     """
-    if (directory / SINGLE).exists():
+    if is_there(directory / SINGLE):
         path = directory / SINGLE
         return SafetensorsStore({name: (path, entry) for name, entry in read_header(path).items()})
-    if (directory / INDEX).exists():
+    if is_there(directory / INDEX):
         return SafetensorsStore(_indexed(directory))
     pickles = sorted(path.name for pattern in _PICKLES for path in directory.glob(pattern))
     if pickles:
@@ -120,9 +121,10 @@ def _files(index: Path, weight_map: dict[str, Any]) -> list[str]:
 
 
 def _shard(directory: Path, index: Path, file: str) -> Path:
-    if not (directory / file).exists():
+    if not is_there(directory / file):
         present = len(list(directory.glob("*.safetensors")))
         raise ConfigError(
-            f"{index}: weight_map names {file}, which is not in {directory} ({present} shards are); download it again"
+            f"{index}: weight_map names {cut(file)}, which is not in {directory} ({present} shards are); "
+            "download it again"
         )
     return directory / file

@@ -59,7 +59,8 @@ def scaled_pattern(kinds: Sequence[int]) -> tuple[int, ...]:
     for period in range(1, len(kinds) // 2 + 1):
         if all(kinds[at] == kinds[at - period] for at in range(period, len(kinds))):
             return tuple(kinds[: 2 * period])
-    return tuple(kind for at, kind in enumerate(kinds) if at < 2 or len({kind, *kinds[at - 2 : at]}) > 1)
+    cut = tuple(kind for at, kind in enumerate(kinds) if at < 2 or len({kind, *kinds[at - 2 : at]}) > 1)
+    return cut if len(cut) == len(kinds) else scaled_pattern(cut)  # shorter runs may show a period
 
 
 def _heads(config: ModelConfig, draw: random.Random) -> tuple[int, int]:

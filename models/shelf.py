@@ -8,6 +8,8 @@ from pathlib import Path
 
 from ..isa.errors import ConfigError
 from .config import read_json
+from .fields import short
+from .paths import is_there
 from .registry import known_families
 
 CONFIGS = Path(__file__).parent / "configs"
@@ -63,7 +65,9 @@ def find_model(model: str) -> Path:
 
     Raises ConfigError with the names there are.
     """
-    if Path(model).exists():
+    if not model:
+        raise ConfigError("the model is an empty name; give a directory, a .gguf or config.json file, or a known name")
+    if is_there(Path(model)):
         return Path(model)
     if model.lower() in PACKAGED:
         return packaged_model(model.lower())
@@ -71,7 +75,7 @@ def find_model(model: str) -> Path:
     if model.lower() in shipped:
         return shipped[model.lower()]
     names = ", ".join([*PACKAGED, *shipped_configs()])
-    raise ConfigError(f"no file, directory or known model is called {model!r}; known models: {names}")
+    raise ConfigError(f"no file, directory or known model is called {short(model)}; known models: {names}")
 
 
 def list_models() -> tuple[ShelfEntry, ...]:

@@ -15,6 +15,7 @@ from .config import read_json
 from .fields import short
 from .gguf_file import GgufFile
 from .gguf_tokenizer import LLAMA3_NAMES, gguf_tokenizer, library_errors
+from .paths import is_there, refuse_endless
 
 
 @dataclass(frozen=True)
@@ -88,12 +89,13 @@ class Tokenizer:
 def tokenizer_of_directory(directory: Path, eos_ids: tuple[int, ...] = ()) -> Tokenizer | None:
     """The tokenizer of a Hugging Face directory (tokenizer.json and what lies beside it), or None when it has none."""
     path = directory / "tokenizer.json"
-    if not path.exists():
+    if not is_there(path):
         return None
+    refuse_endless(path)
     with library_errors(f"{path}: no valid tokenizer"):
         backend = tokenizers.Tokenizer.from_file(str(path))
     settings_path = directory / "tokenizer_config.json"
-    settings = read_json(settings_path) if settings_path.exists() else {}
+    settings = read_json(settings_path) if is_there(settings_path) else {}
     return Tokenizer(
         backend=backend,
         where=str(settings_path if settings else path),
@@ -147,7 +149,8 @@ def _special_texts(settings: Mapping[str, Any]) -> dict[str, str]:
 def _template(directory: Path, settings: Mapping[str, Any]) -> str | None:
     """chat_template.jinja, or chat_template of tokenizer_config.json: one text, or a list with one named default."""
     path = directory / "chat_template.jinja"
-    if path.exists():
+    if is_there(path):
+        refuse_endless(path)
         try:
             return path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:

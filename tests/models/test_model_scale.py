@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from siltwin.models.config import read_config
@@ -97,6 +97,7 @@ def test_patterns_by_hand(kinds: list[int], pattern: tuple[int, ...]) -> None:
 
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=40))
+@example([1, 0, 0, 0, 1, 0, 0, 1])
 def test_a_pattern_loses_no_kind_and_no_change_of_kind(kinds: list[int]) -> None:
     pattern = scaled_pattern(kinds)
     assert set(pattern) == set(kinds)
