@@ -16,8 +16,8 @@ from ..models.blocks import Graph
 from .kv_cache import PAGE_TOKENS, PagePool
 from .layout import Layout
 from .lowering.arena import plan_arena
-from .lowering.decoder import LoweringOptions, Sampling
 from .lowering.lower import BuiltProgram, LoweredProgram, build, place
+from .lowering.stage import LoweringOptions, Sampling
 from .memory import Footprint, JobMemory, footprint
 from .scheduler import Request, Scheduler, Step
 

@@ -14,9 +14,9 @@ from ..interconnect.link import LinkSpec
 from ..isa.dtype import BF16, DType, parse_dtype
 from ..isa.errors import ConfigError, NotYetError
 from ..models.checkpoint import Checkpoint, open_checkpoint
-from .job import Job
+from .job import MOST_TOKENS, Job
 from .layout import check_layout, parse_layout
-from .lowering.decoder import Sampling
+from .lowering.stage import Sampling
 from .plan import JobPlan, Lengths
 from .rests_on import settings_without_effect, user_set
 from .scheduler import Request
@@ -59,7 +59,7 @@ def prepare(job: Job) -> Prepared:
     card = override(load_card(job.card), dict(job.overrides)) if job.overrides else load_card(job.card)
     layout = parse_layout(job.layout)
     checkpoint = open_checkpoint(job.model, job.seed)
-    given = load_cluster(job.cluster) if job.cluster else None
+    given = load_cluster(job.cluster) if job.cluster is not None else None
     check_layout(layout, checkpoint.graph, given.cards if given else None)
     cluster = cluster_of(card, layout.cards, given)
     dtype, kv_dtype = _dtypes(job, checkpoint, card)
@@ -122,8 +122,8 @@ def cluster_of(card: CardSpec, cards: int, given: ClusterSpec | None) -> Cluster
 
 
 def _dtypes(job: Job, checkpoint: Checkpoint, card: CardSpec) -> tuple[DType, DType]:
-    dtype = parse_dtype(job.dtype) if job.dtype else checkpoint.config.dtype
-    kv_dtype = parse_dtype(job.kv_dtype) if job.kv_dtype else BF16
+    dtype = parse_dtype(job.dtype) if job.dtype is not None else checkpoint.config.dtype
+    kv_dtype = parse_dtype(job.kv_dtype) if job.kv_dtype is not None else BF16
     for option, value in (("--dtype", dtype), ("--kv-dtype", kv_dtype)):
         if value.name not in RUNNABLE:
             raise NotYetError(f"{option} {value.name} comes with a later version; use one of {', '.join(RUNNABLE)}")
@@ -154,7 +154,7 @@ def _sequences(job: Job, checkpoint: Checkpoint) -> Sequences:
         return _sized(job, checkpoint)
     if not job.prompts and not job.prompt_ids:
         raise ConfigError("nothing to run: give --prompt TEXT, --prompt-ids FILE.json, or --batch N with --input-len")
-    ids = job.prompt_ids or tuple(_tokenise(job, checkpoint, prompt) for prompt in job.prompts)
+    ids = job.prompt_ids or _tokenise(job, checkpoint)
     limit = checkpoint.graph.max_position_embeddings
     for index, prompt in enumerate(ids):
         _check_ids(index, prompt, checkpoint)
@@ -181,13 +181,14 @@ def _new_tokens(job: Job, index: int, prompt_len: int, limit: int) -> int:
     return job.max_new_tokens
 
 
-def _tokenise(job: Job, checkpoint: Checkpoint, prompt: str) -> tuple[int, ...]:
-    tokenizer = checkpoint.require_tokenizer()
-    if not prompt.strip():
+def _tokenise(job: Job, checkpoint: Checkpoint) -> tuple[tuple[int, ...], ...]:
+    if not all(prompt.strip() for prompt in job.prompts):
         raise ConfigError("--prompt is empty; give some text")
+    tokenizer = checkpoint.require_tokenizer()
     if tokenizer.chat_template is None or job.raw_prompt:
-        return tuple(tokenizer.encode(prompt))
-    return tuple(tokenizer.encode_chat([{"role": "user", "content": prompt}]))
+        return tuple(tuple(tokenizer.encode(prompt)) for prompt in job.prompts)
+    chats = tokenizer.encode_chats([[{"role": "user", "content": prompt}] for prompt in job.prompts])
+    return tuple(map(tuple, chats))
 
 
 def _check_ids(index: int, ids: tuple[int, ...], checkpoint: Checkpoint) -> None:
@@ -214,6 +215,9 @@ def _sized(job: Job, checkpoint: Checkpoint) -> Sequences:
             f"--cached-len {cached_len} + --input-len {prompt_len} + --output-len {steps} pass the model's "
             f"{limit} positions (max_position_embeddings)"
         )
+    tokens = job.batch * (prompt_len + cached_len)
+    if job.payload and tokens > MOST_TOKENS:
+        raise ConfigError(f"{tokens} tokens are too many to compute (at most {MOST_TOKENS}); add --no-payload")
     draw = np.random.default_rng(job.seed)
     vocab = checkpoint.graph.vocab_size
 

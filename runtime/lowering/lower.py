@@ -9,7 +9,8 @@ from ...isa.program import Binding, Program
 from ...models.blocks import Graph
 from ..layout import Layout
 from .arena import ArenaPlan, plan_arena
-from .decoder import DecoderLowering, LoweringOptions
+from .decoder import lower_stage
+from .stage import LoweringOptions, Stage
 from .sync import synchronise
 from .weights import WeightBuffer
 
@@ -33,9 +34,9 @@ class LoweredProgram:
 
 def build(graph: Graph, layout: Layout, rank: int, options: LoweringOptions) -> BuiltProgram:
     """`rank`'s part of the model as blocks and calls."""
-    lowering = DecoderLowering(graph, layout, rank, options)
-    program = lowering.build()
-    return BuiltProgram(program, tuple(lowering.weights.buffers.values()))
+    stage = Stage(graph, layout, rank, options)
+    program = lower_stage(stage)
+    return BuiltProgram(program, tuple(stage.weights.buffers.values()))
 
 
 def place(built: BuiltProgram, largest: Binding) -> LoweredProgram:

@@ -13,8 +13,8 @@ from siltwin.models.config import read_config
 from siltwin.models.graph import build_graph, parameter_shapes, total_parameters
 from siltwin.runtime.layout import Layout
 from siltwin.runtime.lowering.arena import live_ranges
-from siltwin.runtime.lowering.decoder import LoweringOptions, Sampling
 from siltwin.runtime.lowering.lower import LoweredProgram, lower
+from siltwin.runtime.lowering.stage import LoweringOptions, Sampling
 
 QUEUES = {
     Unit.TENSOR: "tensor",

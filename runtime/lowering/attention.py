@@ -1,0 +1,81 @@
+"""Grouped-query attention on one rank: fused projection, head norms, rope, cache write, attention, output product."""
+
+from __future__ import annotations
+
+from ...isa.dma import SCATTER
+from ...isa.operands import Ref
+from ...isa.program import Buffer, Space
+from ...isa.tensor import ATTENTION, MATMUL
+from ...isa.vector import ROPE
+from ...models.blocks import Attention
+from ..layout import kv_heads_of
+from .builder import BlockBuilder, buffer
+from .stage import Stage
+
+
+def lower_attention(stage: Stage, block: BlockBuilder, attention: Attention, name: str, x: Ref, out: Ref) -> None:
+    """out = this rank's part of attention(x), to be summed over the tensor-parallel group."""
+    dtype, dim = stage.options.dtype, attention.head_dim
+    heads = attention.num_heads // stage.layout.tp
+    _, kv_heads = kv_heads_of(attention.num_kv_heads, stage.layout.tp, stage.tp_index)
+    weight, bias = stage.weights.fused(f"{name}.qkv", attention.qkv, stage.weights.qkv_rows(attention))
+    block.local("qkv", dtype, "tokens", (heads + 2 * kv_heads) * dim)
+    w, b = stage.weight(block, "qkv_weight", weight), stage.optional(block, "qkv_bias", bias)
+    block.emit(MATMUL(dst=Ref("qkv"), a=x, w=w, bias=b))
+    q, k = Ref("qkv", 0, heads * dim), Ref("qkv", heads * dim, kv_heads * dim)
+    for part, norm, label in ((q, attention.q_norm, "q_norm"), (k, attention.k_norm, "k_norm")):
+        if norm is not None:
+            stage.norm(block, f"{name}.{label}", norm, part, part)
+    _rope(stage, block, attention, Ref("qkv", 0, (heads + kv_heads) * dim))
+    cache = block.param("cache", _cache(stage, attention, name, kv_heads))
+    slots = block.param("slots", stage.inputs.slots)
+    block.emit(SCATTER(dst=cache, src=Ref("qkv", heads * dim, 2 * kv_heads * dim), index=slots))
+    attended = block.local("attended", dtype, "tokens", heads * dim)
+    block.emit(
+        ATTENTION(
+            dst=attended,
+            q=q,
+            cache=cache,
+            tables=block.param("tables", stage.inputs.tables),
+            q_lens=block.param("q_lens", stage.inputs.q_lens),
+            kv_lens=block.param("kv_lens", stage.inputs.kv_lens),
+            q_extent="q_lens",
+            kv_extent="kv_lens",
+            heads=heads,
+            kv_heads=kv_heads,
+            qk_dim=dim,
+            v_dim=dim,
+            scale=attention.scale,
+            window=attention.window,
+        )
+    )
+    weight, bias = stage.weights.row_parallel(f"{name}.out", attention.out)
+    w, b = stage.weight(block, "out_weight", weight), stage.optional(block, "out_bias", bias)
+    block.emit(MATMUL(dst=out, a=attended, w=w, bias=b))
+
+
+def _rope(stage: Stage, block: BlockBuilder, attention: Attention, heads: Ref) -> None:
+    """Rotate query and key heads in place."""
+    rope = attention.rope
+    if rope is None:
+        return
+    half = rope.rotary_dim // 2
+    cos, sin = (
+        block.param(name, buffer(name, Space.TABLE, stage.options.dtype, "positions", half)) for name in ("cos", "sin")
+    )
+    block.emit(
+        ROPE(
+            x=heads,
+            cos=cos,
+            sin=sin,
+            positions=block.param("positions", stage.inputs.positions),
+            head_dim=attention.head_dim,
+            rotary_dim=rope.rotary_dim,
+            interleaved=rope.interleaved,
+        )
+    )
+
+
+def _cache(stage: Stage, attention: Attention, name: str, kv_heads: int) -> Buffer:
+    row = kv_heads * 2 * attention.head_dim
+    return buffer(f"{name}.cache", Space.KV, stage.options.kv_dtype, "pages", stage.options.page_tokens, row)

@@ -1,0 +1,106 @@
+"""The two ends of a stage: inputs, embedding or receive before its layers; head and pick, or send, after them."""
+
+from __future__ import annotations
+
+from ...isa.dma import EMBEDDING, GATHER, HOST_LOAD, HOST_STORE
+from ...isa.dtype import FP32, INT32
+from ...isa.link import ALL_GATHER, RECV, SEND
+from ...isa.operands import Ref
+from ...isa.program import Buffer, Space
+from ...isa.tensor import MATMUL
+from ...isa.vector import ARGMAX, SAMPLE
+from .builder import BlockBuilder, buffer
+from .stage import Stage
+from .weights import WeightBuffer, head_name
+
+LOGITS_DTYPE = FP32  # as they leave the accumulator: rounding them to 16 bits would make ties of near tokens
+
+
+def load_inputs(stage: Stage) -> None:
+    """What the stage reads of the step's inputs comes from host memory."""
+    block = stage.program.block("inputs")
+    for device in _needed(stage):
+        name = f"host.{device.name}"
+        host = block.param(name, buffer(name, Space.HOST, device.type.dtype, *device.type.shape))
+        block.emit(HOST_LOAD(dst=block.param(device.name, device), src=host))
+    stage.program.call(block)
+
+
+def _needed(stage: Stage) -> list[Buffer]:
+    inputs = stage.inputs
+    needed = [inputs.positions, inputs.slots, inputs.tables, inputs.q_lens, inputs.kv_lens]
+    if stage.is_first:
+        needed.insert(0, inputs.ids)
+    if stage.is_last and stage.options.head == "pick":
+        needed.append(inputs.rows)
+        if stage.options.sampling.temperature > 0:
+            needed.append(inputs.keys)
+    return needed
+
+
+def embed(stage: Stage) -> None:
+    """x = the embeddings of the ids, each found on the rank that holds its row and summed over all."""
+    graph = stage.graph
+    table, first = stage.weights.vocabulary("embedding", graph.embedding, graph.vocab_size, graph.hidden_size)
+    block = stage.program.block("embed")
+    x, ids = block.param("x", stage.x), block.param("ids", stage.inputs.ids)
+    block.emit(EMBEDDING(dst=x, table=stage.weight(block, "table", table), ids=ids, first=first))
+    stage.all_reduce(block, x)
+    stage.program.call(block)
+
+
+def receive(stage: Stage) -> None:
+    """x comes from the stage before."""
+    block = stage.program.block("receive")
+    block.emit(RECV(x=block.param("x", stage.x), group="pp", peer=stage.number - 1))
+    stage.program.call(block)
+
+
+def send(stage: Stage) -> None:
+    """x goes to the next stage."""
+    block = stage.program.block("send")
+    block.emit(SEND(x=block.param("x", stage.x), group="pp", peer=stage.number + 1))
+    stage.program.call(block)
+
+
+def head(stage: Stage) -> None:
+    """Final norm and logits of the wanted rows, over the vocabulary shards, and the pick, on every rank."""
+    graph, dtype = stage.graph, stage.options.dtype
+    block = stage.program.block("head")
+    wanted = block.local("wanted", dtype, "rows", graph.hidden_size)
+    block.emit(GATHER(dst=wanted, src=block.param("x", stage.x), index=block.param("rows", stage.inputs.rows)))
+    normed = block.local("normed", dtype, "rows", graph.hidden_size)
+    stage.norm(block, "final_norm", graph.final_norm, normed, wanted)
+    name = head_name(graph, stage.layout)
+    weight, _ = stage.weights.vocabulary(name, graph.lm_head, graph.vocab_size, graph.hidden_size)
+    shard = _shard_logits(stage, block, normed, weight)
+    logits = buffer("logits", Space.ACTIVATION, LOGITS_DTYPE, "rows", graph.vocab_size)
+    whole = block.param("logits", logits)
+    if shard is None:
+        block.emit(MATMUL(dst=whole, a=normed, w=Ref("head"), bias=None))
+    else:
+        block.emit(ALL_GATHER(dst=whole, src=shard, group="tp", axis="columns"))
+    _pick(stage, block, whole)
+    stage.program.call(block)
+
+
+def _shard_logits(stage: Stage, block: BlockBuilder, normed: Ref, weight: WeightBuffer) -> Ref | None:
+    """This rank's columns of the logits; None where it holds them all."""
+    w = stage.weight(block, "head", weight)
+    if stage.layout.tp == 1:
+        return None
+    shard = block.local("shard", LOGITS_DTYPE, "rows", weight.type.shape[0])
+    block.emit(MATMUL(dst=shard, a=normed, w=w, bias=None))
+    return shard
+
+
+def _pick(stage: Stage, block: BlockBuilder, logits: Ref) -> None:
+    sampling = stage.options.sampling
+    picked = block.param("picked", buffer("picked", Space.INPUT, INT32, "rows"))
+    if sampling.temperature > 0:
+        keys = block.param("keys", stage.inputs.keys)
+        block.emit(SAMPLE(picked, logits, keys, sampling.temperature, sampling.top_k, sampling.top_p))
+    else:
+        block.emit(ARGMAX(dst=picked, x=logits))
+    host = block.param("host.picked", buffer("host.picked", Space.HOST, INT32, "rows"))
+    block.emit(HOST_STORE(dst=host, src=picked))

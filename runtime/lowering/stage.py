@@ -1,0 +1,110 @@
+"""Stage: what the lowerings of all blocks share - the rank's place, its inputs, and the program under construction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from ...isa.dtype import INT32, INT64, DType
+from ...isa.errors import NotYetError
+from ...isa.link import ALL_REDUCE
+from ...isa.operands import Ref
+from ...isa.program import Buffer, Extent, Space
+from ...isa.vector import RMSNORM
+from ...isa.work import Unit
+from ...models.blocks import Graph, Norm
+from ..layout import Layout
+from .builder import BlockBuilder, ProgramBuilder, buffer
+from .weights import WeightBuffer, WeightPlan
+
+EXTENTS = (
+    Extent("tokens"),  # new tokens of the step, all sequences together
+    Extent("sequences"),
+    Extent("rows"),  # positions whose logits are computed
+    Extent("pages"),  # KV pages that the tables may name
+    Extent("table_pages"),  # columns of the block tables
+    Extent("positions"),  # rows of the rope tables
+    Extent("q_lens", is_vector=True),
+    Extent("kv_lens", is_vector=True),
+)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is picked: greedy at temperature 0, else drawn by a seeded hash."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+
+@dataclass(frozen=True)
+class LoweringOptions:
+    """What a program is lowered for, apart from model, layout and rank."""
+
+    dtype: DType
+    kv_dtype: DType
+    page_tokens: int
+    queue_of: Mapping[Unit, str]
+    sampling: Sampling = Sampling()
+    head: Literal["pick", "none"] = "pick"
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Device buffers that the host fills each step."""
+
+    ids: Buffer = buffer("ids", Space.INPUT, INT32, "tokens")
+    positions: Buffer = buffer("positions", Space.INPUT, INT32, "tokens")
+    slots: Buffer = buffer("slots", Space.INPUT, INT32, "tokens")
+    tables: Buffer = buffer("tables", Space.INPUT, INT32, "sequences", "table_pages")
+    q_lens: Buffer = buffer("q_lens", Space.INPUT, INT32, "sequences")
+    kv_lens: Buffer = buffer("kv_lens", Space.INPUT, INT32, "sequences")
+    rows: Buffer = buffer("rows", Space.INPUT, INT32, "rows")
+    keys: Buffer = buffer("keys", Space.INPUT, INT64, "rows")
+
+
+class Stage:
+    """One pipeline stage on one tensor-parallel rank; `weights` and `program` are collected while it is lowered."""
+
+    def __init__(self, graph: Graph, layout: Layout, rank: int, options: LoweringOptions) -> None:
+        self.graph, self.layout, self.options = graph, layout, options
+        self.number = layout.stage_of(rank)
+        self.tp_index = layout.tp_index_of(rank)
+        self.layers = layout.stage_layers(len(graph.layers))[self.number]
+        self.weights = WeightPlan(layout, rank, options.dtype)
+        head = "" if options.head == "pick" else "-nohead"
+        self.program = ProgramBuilder(f"{graph.family}-stage{self.number}{head}", options.queue_of)
+        self.inputs = Inputs()
+        self.x = buffer("x", Space.ACTIVATION, options.dtype, "tokens", graph.hidden_size)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this stage embeds."""
+        return self.number == 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether this stage computes logits."""
+        return self.number == self.layout.pp - 1
+
+    def weight(self, block: BlockBuilder, name: str, weight: WeightBuffer) -> Ref:
+        """A weight as a parameter of a block."""
+        return block.param(name, buffer(weight.name, Space.WEIGHT, weight.type.dtype, *weight.type.shape))
+
+    def optional(self, block: BlockBuilder, name: str, weight: WeightBuffer | None) -> Ref | None:
+        """A weight that may be absent."""
+        return None if weight is None else self.weight(block, name, weight)
+
+    def all_reduce(self, block: BlockBuilder, x: Ref) -> None:
+        """Sum partial results over the tensor-parallel group."""
+        if self.layout.tp > 1:
+            block.emit(ALL_REDUCE(x=x, group="tp"))
+
+    def norm(self, block: BlockBuilder, name: str, norm: Norm, dst: Ref, x: Ref) -> None:
+        """dst = norm(x); `name` is that of the weight's buffer, its last word that of the parameter."""
+        if norm.kind != "rms":
+            raise NotYetError(f"{name}: {norm.kind} norms are not lowered yet; rms norms are")
+        weight = self.weight(block, name.rpartition(".")[2], self.weights.norm(name, norm))
+        block.emit(RMSNORM(dst=dst, x=x, weight=weight, eps=norm.eps, plus_one=norm.plus_one))
