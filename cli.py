@@ -126,8 +126,7 @@ def run(json_to: str | None, trace_to: str | None, logits_to: str | None, no_pay
     from .runtime.files import check_outputs, write_logits, write_run_trace
 
     job = _job(payload=not no_payload, logits=logits_to is not None, **asked)
-    check_outputs(json_to, stdout_allowed=True)
-    check_outputs(trace_to, logits_to)
+    check_outputs(json_to, trace_to, logits_to)
     from .runtime.progress import DelayedProgress
     from .runtime.render import print_report
     from .runtime.run import run_job
@@ -150,7 +149,7 @@ def align(json_to: str | None, **asked: Any) -> None:
     from .runtime.files import check_outputs
 
     job = _job(**asked)
-    check_outputs(json_to, stdout_allowed=True)
+    check_outputs(json_to)
     from .runtime.align import align as align_job
     from .runtime.progress import DelayedProgress
     from .runtime.render_lists import print_align
@@ -170,7 +169,7 @@ def limits(json_to: str | None, **asked: Any) -> None:
     from .runtime.files import check_outputs
 
     job = _job(payload=False, **asked)
-    check_outputs(json_to, stdout_allowed=True)
+    check_outputs(json_to)
     from .runtime.limits import find_limits
     from .runtime.progress import DelayedProgress
     from .runtime.render_lists import print_limits

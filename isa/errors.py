@@ -15,6 +15,12 @@ class ProgramError(SiltwinError):
     """A Program breaks the rules of the instruction set: shapes, dtypes, names, encoding, synchronisation."""
 
 
+class GateError(SiltwinError):
+    """A condition that the user set on the result does not hold."""
+
+    exit_code = 5
+
+
 class UnsupportedError(SiltwinError):
     """siltwin does not do this, and says so instead of doing something near."""
 

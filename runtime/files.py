@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -57,18 +58,44 @@ def read_prompt_ids(path: str) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(prompt) for prompt in found)
 
 
-def check_outputs(*paths: str | None, stdout_allowed: bool = False) -> None:
-    """Refuse, before the work and not after it, a file that could not be written."""
-    for path in filter(None, paths):
-        target = Path(path)
-        if path == STDOUT:
-            why = "" if stdout_allowed else "stdout is for the report; name a file"
-        elif target.is_dir():
-            why = "it is a directory"
-        else:
-            why = "" if target.parent.is_dir() else f"there is no directory {str(target.parent)!r}"
+def check_outputs(json_to: str | None, *others: str | None) -> None:
+    """Refuse, before the work and not after it, a file that could not be written, and one file for two purposes.
+
+    Only JSON may go to stdout.
+    """
+    seen: set[str] = set()
+    for path in (json_to, *others):
+        if path is None or (path == STDOUT and path is json_to):
+            continue
+        why = "stdout is for the report; name a file" if path == STDOUT else _why_not(path)
+        if not why and os.path.realpath(path) in seen and not _is_special(path):
+            why = "another output goes there"
         if why:
             raise ConfigError(f"cannot write {path!r}: {why}")
+        seen.add(os.path.realpath(path))
+
+
+def _why_not(path: str) -> str:
+    """What stands against writing a file, found by opening it; what did not exist before does not exist after."""
+    target = Path(path)
+    try:
+        if target.is_dir():
+            return "it is a directory"
+        if not target.parent.is_dir():
+            return f"there is no directory {str(target.parent)!r}"
+        is_new = not os.path.lexists(target)
+        if is_new or target.is_file():  # opening a pipe or a device may wait, or do something
+            target.open("ab").close()
+        if is_new:
+            target.unlink()
+    except (OSError, ValueError) as error:  # ValueError: a null character in the path
+        return getattr(error, "strerror", None) or str(error)
+    return ""
+
+
+def _is_special(path: str) -> bool:
+    """Whether a path is a pipe or a device, as /dev/null is."""
+    return os.path.exists(path) and not os.path.isfile(path)
 
 
 def write_file(path: str, write: Callable[[BinaryIO], object]) -> None:
@@ -77,7 +104,11 @@ def write_file(path: str, write: Callable[[BinaryIO], object]) -> None:
         write(sys.stdout.buffer)
         return
     try:
-        with Path(path).open("wb") as file:
+        file = Path(path).open("wb")
+    except (OSError, ValueError) as error:  # ValueError: a null character in the path
+        raise ConfigError(f"cannot write {path!r}: {getattr(error, 'strerror', None) or error}") from None
+    try:
+        with file:
             write(file)
     except OSError as error:
         raise ConfigError(f"cannot write {path!r}: {error.strerror or error}") from None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, fields
 
 from ..isa.errors import ConfigError, NotYetError
 
 MOST_TOKENS = 1 << 24
+MOST_SEQUENCES = 1 << 16
 ENGINES = ("simpy", "compiled")
 
 
@@ -47,6 +49,8 @@ class Job:
     raw_prompt: bool = False
 
     def __post_init__(self) -> None:
+        self._check_types()
+        self._check_names()
         self._check_source()
         self._check_numbers()
         if self.engine not in ENGINES:
@@ -55,6 +59,29 @@ class Job:
             raise NotYetError("--engine compiled comes with a later version; use --engine simpy")
         if self.logits and not self.payload:
             raise ConfigError("logits need the payload: leave out --no-payload or --logits")
+
+    def _check_types(self) -> None:
+        """Refuse what Python callers may give and the command line cannot, such as batch=True or a lone string."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            wanted = _KINDS[str(field.type).removesuffix(" | None")]
+            if value is None and str(field.type).endswith("None"):
+                continue
+            if isinstance(value, bool) != (wanted is bool) or not isinstance(value, wanted):
+                raise ConfigError(f"{field.name}={value!r} is a {type(value).__name__}; it must be {field.type}")
+        _check_items("prompts", self.prompts, str, "a text")
+        _check_items("prompt_ids", self.prompt_ids, tuple, "a tuple of token ids")
+        for index, ids in enumerate(self.prompt_ids):
+            _check_items(f"prompt_ids[{index}]", ids, int, "a whole number")
+
+    def _check_names(self) -> None:
+        for name in ("card", "cluster", "layout", "dtype", "kv_dtype"):
+            value = getattr(self, name)
+            if value is not None and not value.strip():
+                raise ConfigError(f"--{name.replace('_', '-')} is empty; name one, or leave the option out")
+        for key, times in Counter(key for key, _ in self.overrides).items():
+            if times > 1:
+                raise ConfigError(f"--set {key} is given {times} times; give it once")
 
     def _check_source(self) -> None:
         given = [
@@ -76,21 +103,38 @@ class Job:
             raise ConfigError("--max-new-tokens is for prompts; with --batch give --output-len (decode steps)")
 
     def _check_numbers(self) -> None:
-        for name, value, least in (
-            ("--batch", self.batch, 1),
-            ("--input-len", self.input_len, 0),
-            ("--output-len", self.output_len, 0),
-            ("--cached-len", self.cached_len, 0),
-            ("--chunk-tokens", self.chunk_tokens, 1),
-            ("--max-new-tokens", self.max_new_tokens, 1),
-            ("--top-k", self.top_k, 0),
-            ("--seed", self.seed, 0),
+        for name, value, least, most in (
+            ("the number of prompts", max(len(self.prompts), len(self.prompt_ids)), 0, MOST_SEQUENCES),
+            ("--batch", self.batch, 1, MOST_SEQUENCES),
+            ("--input-len", self.input_len, 0, MOST_TOKENS),
+            ("--output-len", self.output_len, 0, MOST_TOKENS),
+            ("--cached-len", self.cached_len, 0, MOST_TOKENS),
+            ("--chunk-tokens", self.chunk_tokens, 1, MOST_TOKENS),
+            ("--max-new-tokens", self.max_new_tokens, 1, MOST_TOKENS),
+            ("--top-k", self.top_k, 0, MOST_TOKENS),
+            ("--seed", self.seed, 0, (1 << 63) - 1),
         ):
-            if value is not None and not least <= value <= MOST_TOKENS and name != "--seed":
-                raise ConfigError(f"{name}={value} must be from {least} to {MOST_TOKENS}")
-        if not 0 <= self.seed < 1 << 63:
-            raise ConfigError(f"--seed={self.seed} must be from 0 to 2**63 - 1")
+            if value is not None and not least <= value <= most:
+                raise ConfigError(f"{name}={value} must be from {least} to {most}")
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise ConfigError(f"--temperature={self.temperature} must be 0 (greedy) or a positive number")
+            raise ConfigError(f"--temperature={self.temperature} must be 0 (greedy) or a positive, finite number")
         if not 0 < self.top_p <= 1:
             raise ConfigError(f"--top-p={self.top_p} must be above 0 and at most 1")
+
+
+# What the annotations of Job mean to isinstance.
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    "str": str,
+    "int": int,
+    "float": (int, float),
+    "bool": bool,
+    "tuple[str, ...]": tuple,
+    "tuple[tuple[int, ...], ...]": tuple,
+    "tuple[tuple[str, str], ...]": tuple,
+}
+
+
+def _check_items(name: str, items: tuple[object, ...], kind: type, wanted: str) -> None:
+    for index, item in enumerate(items):
+        if not isinstance(item, kind) or isinstance(item, bool):
+            raise ConfigError(f"{name}[{index}]={item!r} is a {type(item).__name__}; it must be {wanted}")

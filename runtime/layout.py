@@ -7,8 +7,10 @@ from dataclasses import dataclass, fields
 from ..isa.errors import ConfigError, NotYetError
 from ..isa.instruction import split_even
 from ..models.blocks import DecoderLayer, Graph
+from ..models.fields import cut
 
 MOST_CARDS = 1 << 16
+_MOST_DIGITS = 9
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,8 @@ def parse_layout(text: str | None) -> Layout:
     """Read `tp=3,pp=2`; an axis that is not named is 1. ConfigError names the axis, its value and what is legal."""
     axes = [field.name for field in fields(Layout)]
     degrees: dict[str, int] = {}
+    if text is not None and not text.strip(" ,"):
+        raise ConfigError(f"layout {text!r} names no axis; write it as tp=2,pp=2, or leave it out for one card")
     for part in filter(None, (part.strip() for part in (text or "").split(","))):
         axis, equals, value = (word.strip() for word in part.partition("="))
         if axis == "cards":
@@ -74,8 +78,10 @@ def parse_layout(text: str | None) -> Layout:
             raise ConfigError(f"layout {text!r}: {part!r} is not axis=degree; axes: {', '.join(axes)}")
         if axis in degrees:
             raise ConfigError(f"layout {text!r}: {axis} is given twice")
-        if not value.isdecimal() or not 1 <= int(value) <= MOST_CARDS:
-            raise ConfigError(f"layout {text!r}: {axis}={value!r} must be a whole number from 1 to {MOST_CARDS}")
+        if not value.isdecimal() or len(value) > _MOST_DIGITS or not 1 <= int(value) <= MOST_CARDS:
+            raise ConfigError(
+                f"layout {cut(text or '')!r}: {axis}={cut(value)!r} must be a whole number from 1 to {MOST_CARDS}"
+            )
         degrees[axis] = int(value)
     for axis in ("dp", "cp", "ep"):
         if degrees.get(axis, 1) > 1:
@@ -88,18 +94,17 @@ def legal_tp(graph: Graph) -> list[int]:
 
     The kv heads are dealt out evenly, or each is replicated on as many ranks as it takes.
     """
-    most = min((layer.attention.num_heads for layer in graph.layers), default=1)
-    return [degree for degree in range(1, most + 1) if all(_fits(layer, degree) for layer in graph.layers)]
+    sizes = {_sizes(layer) for layer in graph.layers}
+    most = min((heads for heads, _, _ in sizes), default=1)
+    return [degree for degree in range(1, min(most, MOST_CARDS) + 1) if all(_fits(*size, degree) for size in sizes)]
 
 
-def _fits(layer: DecoderLayer, degree: int) -> bool:
-    attention, mlp = layer.attention, layer.mlp
-    kv_heads = attention.num_kv_heads
-    return (
-        attention.num_heads % degree == 0
-        and (kv_heads % degree == 0 or degree % kv_heads == 0)
-        and mlp.intermediate_size % degree == 0
-    )
+def _sizes(layer: DecoderLayer) -> tuple[int, int, int]:
+    return layer.attention.num_heads, layer.attention.num_kv_heads, layer.mlp.intermediate_size
+
+
+def _fits(heads: int, kv_heads: int, width: int, degree: int) -> bool:
+    return heads % degree == 0 and (kv_heads % degree == 0 or degree % kv_heads == 0) and width % degree == 0
 
 
 def check_layout(layout: Layout, graph: Graph, cluster_cards: int | None) -> None:

@@ -9,8 +9,8 @@ import numpy as np
 from ..emulator.evidence import weakest
 from ..emulator.spec import CardSpec, load_card, override
 from ..interconnect.cluster import ClusterSpec, load_cluster, usual_node
-from ..interconnect.evidence import Quantity
 from ..interconnect.link import LinkSpec
+from ..interconnect.specfile import validated
 from ..isa.dtype import BF16, DType, parse_dtype
 from ..isa.errors import ConfigError, NotYetError
 from ..models.checkpoint import Checkpoint, open_checkpoint
@@ -107,17 +107,21 @@ def cluster_of(card: CardSpec, cards: int, given: ClusterSpec | None) -> Cluster
     ports = card.evidence_of("node.ports_to_peer")
     latency = card.evidence_of("link.latency_ps")
     errors = [found.error for found in (bandwidth, ports) if found.error is not None]
-    link = LinkSpec(
-        bandwidth_bytes_per_s=Quantity(
-            value=int(card.link.bandwidth_bytes_per_s) * int(card.node.ports_to_peer),
-            evidence=weakest((bandwidth.evidence, ports.evidence)),
-            source=f"{bandwidth.source}; {card.node.ports_to_peer} ports to each peer: {ports.source}",
-            error=max(errors, default=None),
-        ),
-        latency_ps=Quantity(
-            value=int(card.link.latency_ps), evidence=latency.evidence, source=latency.source, error=latency.error
-        ),
-    )
+    content = {
+        "bandwidth_bytes_per_s": {
+            "value": int(card.link.bandwidth_bytes_per_s) * int(card.node.ports_to_peer),
+            "evidence": weakest((bandwidth.evidence, ports.evidence)),
+            "source": f"{bandwidth.source}; {card.node.ports_to_peer} ports to each peer: {ports.source}",
+            "error": max(errors, default=None),
+        },
+        "latency_ps": {
+            "value": int(card.link.latency_ps),
+            "evidence": latency.evidence,
+            "source": latency.source,
+            "error": latency.error,
+        },
+    }
+    link = validated(LinkSpec, content, f"the links of {card.name} (link.bandwidth_bytes_per_s x node.ports_to_peer)")
     return usual_node(card.node.topology, cards, link, int(card.node.cards))
 
 
@@ -143,6 +147,9 @@ def _warnings(plan: JobPlan, cluster: ClusterSpec, named: bool) -> list[str]:
             f"the KV cache is {plan.kv_dtype.name} while the model computes in {plan.dtype.name}; "
             f"for an exact comparison give --kv-dtype {plan.dtype.name}"
         )
+    sampling = plan.sampling
+    if not sampling.temperature and (sampling.top_k or sampling.top_p < 1):
+        warnings.append("--top-k and --top-p change nothing at --temperature 0, which picks the likeliest token")
     return warnings + [f"cluster {cluster.name}: {note}" for note in cluster.notes]
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
+import numpy as np
+
+from ..isa.errors import ConfigError
+from ..models.fields import cut
 from .job import Job
 from .report import Report
 from .run import RunResult, run_job
@@ -43,11 +48,32 @@ class Twin:
 
         `options` are the fields of `Job`. The result holds the report and what it was made from.
         """
-        given = [prompts] if isinstance(prompts, str) else prompts
+        given = [prompts] if isinstance(prompts, str) else list(prompts) if _is_list(prompts) else [None]
+        if not all(isinstance(prompt, str) or _is_list(prompt) for prompt in given):
+            raise ConfigError(
+                f"prompts={cut(repr(prompts))} must be a text, texts, or lists of token ids: [[1, 15043]]"
+            )
         texts = tuple(prompt for prompt in given if isinstance(prompt, str))
-        ids = tuple(tuple(prompt) for prompt in given if not isinstance(prompt, str))
-        return run_job(Job(**self._given, prompts=texts, prompt_ids=ids, **options))
+        ids = tuple(tuple(map(_plain, prompt)) for prompt in given if not isinstance(prompt, str))
+        return run_job(_job({**self._given, "prompts": texts, "prompt_ids": ids, **options}))
 
     def generate(self, prompts: str | Sequence[str] | Sequence[Sequence[int]] = (), **options: Any) -> Report:
         """As `run`, for those who want the report alone."""
         return self.run(prompts, **options).report
+
+
+def _job(given: Mapping[str, Any]) -> Job:
+    known = [field.name for field in fields(Job)]
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        raise ConfigError(f"a job has no option {unknown[0]!r}; options: {', '.join(known)}")
+    return Job(**given)
+
+
+def _is_list(value: object) -> TypeGuard[Iterable[Any]]:
+    return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
+
+
+def _plain(token: Any) -> Any:
+    """A NumPy integer as Python's own; anything else as it is, for the Job to judge."""
+    return int(token) if isinstance(token, np.integer) else token

@@ -49,7 +49,7 @@ WRONG = {
     "output length alone": (("--output-len", "2"), "--output-len sizes the sequences of --batch N"),
     "negative new tokens": (("--max-new-tokens", "-1"), "--max-new-tokens=-1 must be from 1"),
     "no chunk": (("--chunk-tokens", "0"), "--chunk-tokens=0 must be from 1"),
-    "cold": (("--temperature", "-0.5"), "--temperature=-0.5 must be 0 (greedy) or a positive number"),
+    "cold": (("--temperature", "-0.5"), "--temperature=-0.5 must be 0 (greedy) or a positive, finite number"),
     "not a temperature": (("--temperature", "nan"), "--temperature=nan must be"),
     "top-p of nothing": (("--top-p", "0"), "--top-p=0.0 must be above 0 and at most 1"),
     "top-p of more than all": (("--top-p", "1.5"), "--top-p=1.5 must be above 0 and at most 1"),
@@ -59,6 +59,13 @@ WRONG = {
     "logits of no payload": (("--no-payload", "--logits", "x.npz"), "logits need the payload"),
     "trace to stdout": (("--trace", "-"), "stdout is for the report"),
     "json into a directory": (("--json", "."), "cannot write '.': it is a directory"),
+    "two outputs in one file": (
+        ("--json", "x.out", "--trace", "./x.out"),
+        "cannot write './x.out': another output goes there",
+    ),
+    "json into no name": (("--json", ""), "cannot write '': "),
+    "a name too long": (("--trace", "x" * 5000), "File name too long"),
+    "a name with a null": (("--logits", "a\0b"), "null"),
     "json into nowhere": (("--json", "no/where.json"), "there is no directory 'no'"),
 }
 
@@ -120,6 +127,32 @@ def test_garbage_is_no_program(siltwin: Cli, tmp_path: Path) -> None:
         assert result.exit_code == 2 and result.stderr.startswith("error: ")
     file.write_text("program p\nnonsense here")
     assert "line 2" in siltwin("asm", str(file)).stderr
+
+
+def test_looking_at_outputs_first_leaves_no_file_and_changes_none(siltwin: Cli, fakes: Any, tmp_path: Path) -> None:
+    fakes.raises(ConfigError("no"))
+    new, old = tmp_path / "new.json", tmp_path / "old.json"
+    old.write_text("kept")
+    siltwin("run", "tiny", "--prompt", "x", "--json", str(new), "--trace", str(old))
+    assert fakes.job is not None and not new.exists() and old.read_text() == "kept"
+
+
+def test_a_directory_that_may_not_be_written_is_refused_before_the_run(
+    siltwin: Cli, fakes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(self: Path, *args: object) -> None:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "open", forbidden)
+    result = siltwin("run", "tiny", "--prompt", "x", "--json", "x.json")
+    assert (result.exit_code, fakes.job) == (2, None)
+    assert result.stderr == "error: cannot write 'x.json': Permission denied\n"
+
+
+def test_the_null_device_may_take_several_outputs(siltwin: Cli, fakes: Any) -> None:
+    if not Path("/dev/null").exists():
+        pytest.skip("no /dev/null on this system")
+    assert siltwin("run", "tiny", "--prompt", "x", "--json", "/dev/null", "--trace", "/dev/null").exit_code == 0
 
 
 def test_an_output_without_room_is_the_users_error(siltwin: Cli) -> None:

@@ -75,6 +75,9 @@ def test_every_legal_degree_gives_each_query_head_its_own_kv_head(kv: int, group
         ("tp=2,tp=2", "tp is given twice"),
         ("xp=2", "'xp=2' is not axis=degree; axes: tp, pp, dp, cp, ep"),
         ("tp=99999999", "from 1 to 65536"),
+        ("tp=" + "9" * 5000, "tp='9+...' must be a whole number"),
+        ("", "names no axis; write it as tp=2,pp=2, or leave it out"),
+        (" ,,", "names no axis"),
     ],
 )
 def test_a_layout_that_cannot_be_read_says_what_is_wrong(text: str, message: str) -> None:
@@ -89,8 +92,13 @@ def test_axes_that_come_later_are_refused_by_name(text: str) -> None:
 
 
 def test_axes_that_are_not_named_are_one() -> None:
-    assert parse_layout(None) == parse_layout("") == parse_layout("dp=1") == Layout()
+    assert parse_layout(None) == parse_layout("dp=1") == Layout()
     assert parse_layout(" tp = 3 , pp=2 ") == Layout(tp=3, pp=2)
+
+
+def test_many_million_heads_are_not_counted_through() -> None:
+    model = graph(heads=2**28, kv_heads=1, layers=1, width=3 * 2**20)
+    assert legal_tp(model) == [1, *(2**power for power in range(1, 17))]
 
 
 def test_more_stages_than_layers_are_refused() -> None:
