@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import simpy
 
 from ...isa.errors import ConfigError
 
 if TYPE_CHECKING:
+    from .division import Division
     from .shares import Share
 
 PS_PER_S = 10**12
@@ -46,6 +47,14 @@ def flow_ps(amount: int, capacity_per_s: int) -> int:
     return -(-amount * PS_PER_S // capacity_per_s)
 
 
+class Account(NamedTuple):
+    """How an activity flows: its speed relative to alone, and the alone time that remained at `since_ps`."""
+
+    speed: float
+    remaining_ps: float
+    since_ps: int
+
+
 class Running:
     """An activity in a calendar: its times (picoseconds, -1 until they come), its end and what it moved.
 
@@ -54,9 +63,9 @@ class Running:
     """
 
     __slots__ = (
-        "demand", "weight", "priority", "done", "start_ps", "flow_start_ps", "end_ps", "outcome",
-        "sequence", "share", "speed", "remaining_ps", "since_ps", "arrival_ps", "version", "visited",
-        "due_ps", "holder", "holder_since_ps", "held_ps",
+        "demand", "weight", "priority", "done", "start_ps", "flow_start_ps", "end_ps", "outcome", "sequence",
+        "share", "arrival_ps", "version", "due_ps", "slot", "_division", "_speed", "_remaining_ps", "_since_ps",
+        "holder", "_holder_since_ps", "_held_ps",
     )  # fmt: skip
 
     def __init__(
@@ -67,15 +76,57 @@ class Running:
         self.done = done
         self.start_ps = now_ps(done.env)
         self.flow_start_ps = self.end_ps = NOT_YET
-        self.due_ps = NOT_YET  # when its fixed or its flowing part ends, as things stand
+        self.due_ps = NOT_YET  # when its fixed part ends, or its flowing part while nothing has hindered it
         self.outcome: Outcome | None = None
-        self.speed = 0.0  # relative to alone
-        self.remaining_ps = 0.0  # of alone time, as it stood at since_ps
-        self.since_ps = self.arrival_ps = 0
-        self.version = self.visited = 0
-        self.holder = NOBODY  # the resource that holds it now, since when, and for how long each has before
-        self.holder_since_ps = 0
-        self.held_ps: dict[int, int] | None = None
+        self.arrival_ps = self.version = 0
+        # The division keeps the account of one that has a slot there.
+        self.slot = NOBODY
+        self._division: Division | None = None
+        self._speed = self._remaining_ps = 0.0
+        self._since_ps = 0
+        self.holder = NOBODY  # the unit that it waits for, since when, and for how long each resource has held it
+        self._holder_since_ps = 0
+        self._held_ps: dict[int, int] | None = None
+
+    def flow(self, now: int) -> int:
+        """The flowing part starts, at full speed; returns when it ends unless something hinders it."""
+        self.flow_start_ps = self._since_ps = now
+        self._speed, self._remaining_ps = 1.0, float(self.demand.alone_ps)
+        self.due_ps = now + self.demand.alone_ps
+        return self.due_ps
+
+    def take_slot(self, division: Division, slot: int) -> None:
+        """From now on the division keeps its account."""
+        self._division, self.slot = division, slot
+
+    def leave_slot(self, account: Account, held_ps: dict[int, int]) -> None:
+        """From now on it keeps its account itself again, as the division leaves it; nothing holds it any more."""
+        self.slot = NOBODY
+        self._speed, self._remaining_ps, self._since_ps = account
+        if held_ps:
+            self._held_ps = add_up(self._held_ps or {}, held_ps)
+
+    @property
+    def account(self) -> Account:
+        """Its speed, and what of its alone time remained at a time; good while it flows."""
+        if self.slot != NOBODY:
+            assert self._division is not None
+            return self._division.account(self.slot)
+        return Account(self._speed, self._remaining_ps, self._since_ps)
+
+    @property
+    def since_ps(self) -> int:
+        """When its speed last changed."""
+        return self.account.since_ps
+
+    def settle(self, now: int) -> None:
+        """It has no slot and ends before its time: keep what remains."""
+        self._remaining_ps, self._since_ps = self.remaining_ps(now), now
+
+    def remaining_ps(self, now: int) -> float:
+        """What remains of its alone time."""
+        speed, remaining_ps, since_ps = self.account
+        return remaining_ps - speed * (now - since_ps)
 
     def moved(self) -> dict[int, int]:
         """Amount moved so far on each resource (by index): floor(amount * (1 - rem / D)), all of it at the end."""
@@ -84,13 +135,16 @@ class Running:
             return dict(amounts)
         if self.flow_start_ps == NOT_YET:
             return dict.fromkeys((resource for resource, _ in amounts), 0)
-        remaining_ps = self.remaining_ps
-        if self.outcome is None:
-            remaining_ps -= self.speed * (now_ps(self.done.env) - self.since_ps)
+        remaining_ps = self.remaining_ps(now_ps(self.done.env) if self.outcome is None else self._since_ps)
         # Exactly, for in floats a third of a thousand bytes less a rounding error is 332.
         rem, one = max(0.0, remaining_ps).as_integer_ratio()
         alone = self.demand.alone_ps * one
         return {resource: amount * (alone - rem) // alone for resource, amount in amounts}
+
+    @property
+    def held_ps(self) -> dict[int, int] | None:
+        """For how long each resource (by index) has held it below its alone speed; None if none has. At its end."""
+        return self._held_ps
 
     @property
     def held_by(self) -> int | None:
@@ -98,23 +152,29 @@ class Running:
 
         For one that still runs, the stretch in progress counts up to now.
         """
-        held = dict(self.held_ps or {})
-        if self.outcome is None and self.holder != NOBODY:
-            stretch = now_ps(self.done.env) - self.holder_since_ps
-            held[self.holder] = held.get(self.holder, 0) + stretch
+        held, holder, since_ps = dict(self._held_ps or {}), self.holder, self._holder_since_ps
+        if self.slot != NOBODY:
+            assert self._division is not None
+            holder, since_ps, stretches = self._division.held(self.slot)
+            held = add_up(held, stretches)
+        if self.outcome is None and holder != NOBODY:
+            held = add_up(held, {holder: now_ps(self.done.env) - since_ps})
         return min((-length, resource) for resource, length in held.items())[1] if any(held.values()) else None
 
     def hold(self, resource: int, now: int) -> None:
-        """From `now` on `resource` (or NOBODY) holds this activity below its alone speed."""
+        """From `now` on `resource` (or NOBODY) holds this activity, which has no slot, below its alone speed."""
         before = self.holder
         if before == resource:
             return
-        if before != NOBODY and now > self.holder_since_ps:
-            if self.held_ps is None:
-                self.held_ps = {}
-            self.held_ps[before] = self.held_ps.get(before, 0) + now - self.holder_since_ps
-        self.holder, self.holder_since_ps = resource, now
+        if before != NOBODY and now > self._holder_since_ps:
+            self._held_ps = add_up(self._held_ps or {}, {before: now - self._holder_since_ps})
+        self.holder, self._holder_since_ps = resource, now
 
     def __repr__(self) -> str:
         state = self.outcome or ("flowing" if self.flow_start_ps >= 0 else "starting")
         return f"<Running {self.sequence} {state} since {self.start_ps} ps: {self.demand}>"
+
+
+def add_up(some: dict[int, int], more: dict[int, int]) -> dict[int, int]:
+    """Picoseconds by resource, together."""
+    return some | {resource: some.get(resource, 0) + length for resource, length in more.items()}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
-from math import ceil
 
 import simpy
 from simpy.events import NORMAL, EventPriority
@@ -17,7 +16,7 @@ from ...isa.errors import ConfigError
 from .activity import NOBODY, NOT_YET, Demand, Outcome, Running, now_ps
 from .division import Division
 from .resources import COEFFICIENT_BITS, ROOM_LIMIT, Resource
-from .shares import Share, nominal, share_of
+from .shares import Share, share_of
 
 AFTER_ALL = EventPriority(2)  # after everything SimPy schedules at a timestamp
 KEPT_SHARES = 1 << 16  # shares remembered by demand, since programs repeat themselves
@@ -44,9 +43,9 @@ class Alarm(simpy.Event):
 
 def too_many(resource: Resource) -> str:
     """What to say when the members of a resource want more of it than an int64 counts."""
-    times = resource.load // (nominal(resource) << COEFFICIENT_BITS)
+    times = resource.load // (resource.nominal << COEFFICIENT_BITS)
     return (
-        f"resource {resource.name!r} serves {len(resource.members)} activities at once that want {times} times its "
+        f"resource {resource.name!r} serves {resource.members} activities at once that want {times} times its "
         "capacity together, more than can be counted (about 2,048 times); run fewer at a time, give activities the "
         "time their amounts take alone, or fold cards that are equal"
     )
@@ -70,7 +69,7 @@ class Calendar:
         self._waiting: list[Running] = []  # for a unit that serves one at a time
         self._dirty: list[Resource] = []
         self._round_due = False
-        self._division = Division()
+        self._division = Division(env)
 
     # resources
 
@@ -85,6 +84,7 @@ class Calendar:
         resource = Resource(len(self.resources), name, capacity_per_s, kind, exclusive)
         self._names.add(name)
         self.resources.append(resource)
+        self._division.add_resource(resource)
         return resource.index
 
     def set_capacity(self, resource: int, capacity_per_s: int) -> None:
@@ -93,6 +93,7 @@ class Calendar:
             raise ConfigError(f"no resource has index {resource}; there are {len(self.resources)}")
         changed = self.resources[resource]
         changed.set_capacity(capacity_per_s)
+        self._division.set_room(changed)
         self._touch(changed)
 
     # activities
@@ -130,11 +131,12 @@ class Calendar:
         if running.outcome is not None:
             return
         now, flows = now_ps(self.env), running.flow_start_ps != NOT_YET
-        if running.due_ps == now and (flows or not running.demand.alone_ps):
+        due_ps = running.due_ps if running.slot == NOBODY else self._division.due_ps(running.slot)
+        if due_ps == now and (flows or not running.demand.alone_ps):
             self._finish(running, "done", None)
         else:
-            running.remaining_ps -= running.speed * (now - running.since_ps)
             self._finish(running, "cancelled" if failed is None else "failed", failed)
+            running.settle(now)
         self._set_alarm()
 
     @property
@@ -146,10 +148,7 @@ class Calendar:
         """Activities that stand still, and the resource (index) each waits for: dead, taken, or given to others."""
         for running in self._waiting:
             yield running, running.holder
-        for resource in self.resources:
-            for running in resource.members:
-                if running.speed == 0 and running.holder == resource.index:
-                    yield running, resource.index
+        yield from self._division.standing()
 
     # from arrival to end
 
@@ -179,20 +178,16 @@ class Calendar:
 
     def _flow(self, running: Running) -> None:
         """Start the flowing part at full speed; if a resource gets short by that, the round corrects it."""
-        now = now_ps(self.env)
-        running.flow_start_ps = now
         for resource, _, load in running.share.uses:
-            resource.members[running] = 0
+            resource.members += 1
             resource.load += load
             room = resource.room
             if resource.coupled or resource.load > room:  # type: ignore[operator]  # a use is of a bounded resource
                 self._touch(resource)
                 if resource.load >= ROOM_LIMIT:
                     raise ConfigError(too_many(resource))
-        running.speed = 1.0
-        running.remaining_ps = float(running.demand.alone_ps)
-        running.since_ps = now
-        self._expect(running, now + running.demand.alone_ps)
+        self._expect(running, running.flow(now_ps(self.env)))
+        self._division.fresh[running] = None
         if not self._round_due:
             self._set_alarm()
 
@@ -202,8 +197,9 @@ class Calendar:
         running.version += 1
         running.hold(NOBODY, now)
         if running.flow_start_ps != NOT_YET and running.demand.alone_ps:
+            self._division.drop(running)
             for resource, _, load in running.share.uses:
-                del resource.members[running]
+                resource.members -= 1
                 resource.load -= load
                 if resource.coupled:
                     self._touch(resource)
@@ -229,13 +225,21 @@ class Calendar:
 
     def _set_alarm(self) -> None:
         """See that SimPy wakes us at the head of the agenda, or not at all if it is empty."""
+        next_ps, running = self._next()
+        if running is None:
+            self._drop_alarms()
+        elif not self._alarms or next_ps < self._alarms[-1].at_ps:
+            self._alarms.append(Alarm(self.env, next_ps, self._on_alarm, NORMAL))
+
+    def _next(self) -> tuple[int, Running | None]:
+        """The time at which something befalls an activity next, and which; at one time the one that started first."""
         agenda = self._agenda
         while agenda and agenda[0][2] != agenda[0][3].version:
             heappop(agenda)
-        if not agenda:
-            self._drop_alarms()
-        elif not self._alarms or agenda[0][0] < self._alarms[-1].at_ps:
-            self._alarms.append(Alarm(self.env, agenda[0][0], self._on_alarm, NORMAL))
+        expected = self._division.expected()
+        if agenda and agenda[0][:2] < expected[:2]:
+            return agenda[0][0], agenda[0][3]
+        return expected.at_ps, expected.running
 
     def _drop_alarms(self) -> None:
         """Take alarms that mean nothing any more out of SimPy's queue, lest an idle clock run on to them."""
@@ -249,12 +253,13 @@ class Calendar:
     def _on_alarm(self, alarm: simpy.Event) -> None:
         due = self._alarms.pop()
         assert due is alarm
-        now, agenda = now_ps(self.env), self._agenda
-        while agenda and agenda[0][0] <= now:
-            expected, running = heappop(agenda)[2:]
-            if expected != running.version:
-                continue
+        now = now_ps(self.env)
+        while True:
+            next_ps, running = self._next()
+            if running is None or next_ps > now:
+                break
             if running.flow_start_ps == NOT_YET:
+                running.version += 1
                 self._arrive(running)
             else:
                 self._finish(running, "done", None)
@@ -279,24 +284,8 @@ class Calendar:
             self._grant()
         self._round_due = False
         dirty, self._dirty = self._dirty, []
-        now = now_ps(self.env)
-        for running, speed, holder in self._division.divide(dirty):
-            running.hold(holder, now)
-            if speed != running.speed:  # else it is not touched, not even to bring its account up to date
-                self._set_speed(running, speed)
+        self._division.divide(dirty)
         self._set_alarm()
-
-    def _set_speed(self, running: Running, speed: float) -> None:
-        now = now_ps(self.env)
-        running.remaining_ps -= running.speed * (now - running.since_ps)
-        running.since_ps, running.speed = now, speed
-        if running.remaining_ps <= 0:
-            self._expect(running, now)
-        elif speed > 0:
-            self._expect(running, now + ceil(running.remaining_ps / speed))
-        else:
-            running.version += 1  # nothing is expected until the speed changes
-            running.due_ps = NOT_YET
 
     def _grant(self) -> None:
         """Give units that serve one at a time to those who wait, by arrival, then priority, then order of start."""

@@ -23,16 +23,17 @@ def scaled(per_s: int, shift: int) -> int:
 
 
 class Resource:
-    """One capacity of the machine, and the activities whose flowing part uses it now.
+    """One capacity of the machine, and how much the activities whose flowing part uses it now, `members`, ask of it.
 
-    `shift` is the power-of-two scale, chosen from the first capacity and fixed for the run; `room` is the scaled
-    capacity << 16, or None for an unbounded resource. `load` is the sum of coefficient * bound over the members:
-    while it does not exceed `room` the resource holds nobody back. `coupled`: whether it did at the last division.
+    `shift` is the power-of-two scale, chosen from the first capacity (scaled: `nominal`) and fixed for the run; `room`
+    is the scaled capacity << 16, or None for an unbounded resource. `load` is the sum of coefficient * bound over the
+    members: while it does not exceed `room` the resource holds nobody back. `coupled`: whether it did at the last
+    division.
     """
 
     __slots__ = (
-        "index", "name", "kind", "exclusive", "shift", "nominal_per_s", "capacity_per_s", "room",
-        "load", "coupled", "dirty", "visited", "members", "owner",
+        "index", "name", "kind", "order", "exclusive", "shift", "nominal_per_s", "nominal", "capacity_per_s", "room",
+        "load", "coupled", "dirty", "members", "owner",
     )  # fmt: skip
 
     def __init__(self, index: int, name: str, capacity_per_s: int | None, kind: str, exclusive: bool) -> None:
@@ -41,10 +42,10 @@ class Resource:
         if exclusive and kind != "unit":
             raise ConfigError(f"resource {name!r}: only a unit can be exclusive, and this is of kind {kind!r}")
         self.index, self.name, self.kind, self.exclusive = index, name, kind, exclusive
+        self.order, self.nominal = SHARE_ORDER[kind], 0
         self.load = 0
         self.coupled = self.dirty = False
-        self.visited = 0
-        self.members: dict[Running, int] = {}  # an ordered set; the values are not used
+        self.members = 0
         self.owner: Running | None = None
         self.shift = 0
         self.capacity_per_s = self.nominal_per_s = capacity_per_s
@@ -56,6 +57,7 @@ class Resource:
                     "None for an unbounded one; add a dead one with its nominal capacity, then set that to 0"
                 )
             self.shift = SCALED_BITS - capacity_per_s.bit_length()
+            self.nominal = scaled(capacity_per_s, self.shift)
             self.set_capacity(capacity_per_s)
 
     def set_capacity(self, capacity_per_s: int) -> None:

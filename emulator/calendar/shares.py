@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
+
+import numpy as np
 
 from ...isa.errors import ConfigError
 from .activity import PS_PER_S, Demand
-from .resources import COEFFICIENT_BITS, ROOM_LIMIT, SHARE_ORDER, Resource, scaled
+from .resources import COEFFICIENT_BITS, ROOM_LIMIT, Resource, scaled
+from .solver import Ints
 
 MAX_ALONE_PS = 1 << 53  # remaining time is a float64, exact below this
 
@@ -20,7 +25,16 @@ class Use(NamedTuple):
     load: int
 
 
-class Share(NamedTuple):
+class Columns(NamedTuple):
+    """The uses of an activity as arrays: the resource's index, the coefficient and the load of each."""
+
+    resource: Ints
+    coefficient: Ints
+    load: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Share:
     """An activity's bound (its scaled rate alone on its share resource) and its uses; a pure function of the demand.
 
     `exclusive` are the units it must own before it flows, in index order.
@@ -30,6 +44,12 @@ class Share(NamedTuple):
     uses: tuple[Use, ...]
     exclusive: tuple[Resource, ...]
 
+    @cached_property
+    def columns(self) -> Columns:
+        """The uses as compiled code reads them."""
+        rows = [(resource.index, coefficient, load) for resource, coefficient, load in self.uses]
+        return Columns(*np.array(rows, np.int64).reshape(-1, 3).T.copy())
+
 
 def share_of(demand: Demand, resources: Sequence[Resource]) -> Share:
     """The share of a demand on these resources.
@@ -37,47 +57,46 @@ def share_of(demand: Demand, resources: Sequence[Resource]) -> Share:
     Raises ConfigError for a demand that is not well formed, or whose rate no resource could count.
     """
     check(demand, resources)
-    used = [(resources[index], amount) for index, amount in demand.amounts]
-    exclusive = tuple(sorted((r for r, _ in used if r.exclusive), key=lambda r: r.index))
-    rates = [(r, scaled_rate(r, amount, demand.alone_ps)) for r, amount in used if r.nominal_per_s is not None]
-    if not rates:
-        return Share(1, (), exclusive)
-    bound = share_rate(rates)
+    alone_ps, bound = demand.alone_ps, 1
+    rates, exclusive = [], []
+    best: Resource | None = None
+    for index, amount in demand.amounts:
+        resource = resources[index]
+        if resource.exclusive:
+            exclusive.append(resource)
+        if resource.nominal_per_s is None:
+            continue
+        rate = scaled_rate(resource, amount, alone_ps)
+        rates.append((resource, rate))
+        if best is None or is_busier(resource, rate, best, bound):
+            best, bound = resource, rate
     uses = []
     for resource, rate in rates:
         coefficient = max(1, (rate << COEFFICIENT_BITS) // bound)  # never up: that would slow an activity alone
         if coefficient * bound >= ROOM_LIMIT:
             raise ConfigError(
-                f"an activity of alone_ps={demand.alone_ps} asks {rate / nominal(resource):.3g} times the "
+                f"an activity of alone_ps={alone_ps} asks {rate / resource.nominal:.3g} times the "
                 f"capacity of {resource.name!r}; give it the time its amounts take alone"
             )
         uses.append(Use(resource, coefficient, coefficient * bound))
-    return Share(bound, tuple(uses), exclusive)
+    return Share(bound, tuple(uses), tuple(sorted(exclusive, key=lambda r: r.index)))
 
 
 def scaled_rate(resource: Resource, amount: int, alone_ps: int) -> int:
     """Amount a second at full speed, rounded down, at least 1, in the resource's scale."""
-    return max(1, scaled(max(1, amount * PS_PER_S // alone_ps), resource.shift))
+    return scaled(amount * PS_PER_S // alone_ps or 1, resource.shift) or 1
 
 
-def share_rate(rates: list[tuple[Resource, int]]) -> int:
-    """The scaled rate on the share resource: the busiest link if there is one, else memory or host link, else unit.
+def is_busier(resource: Resource, rate: int, best: Resource, best_rate: int) -> bool:
+    """Whether a resource is rather the share resource of an activity than the best so far.
 
-    Busiest is the largest part of the nominal capacity; ties go to the lowest index.
+    That is the busiest link if there is one, else memory or host link, else unit. Busiest is the largest part of the
+    nominal capacity; ties go to the lowest index.
     """
-    first = min(SHARE_ORDER[r.kind] for r, _ in rates)
-    best: tuple[Resource, int] | None = None
-    for resource, rate in sorted((u for u in rates if SHARE_ORDER[u[0].kind] == first), key=lambda u: u[0].index):
-        if best is None or rate * nominal(best[0]) > best[1] * nominal(resource):
-            best = (resource, rate)
-    assert best is not None
-    return best[1]
-
-
-def nominal(resource: Resource) -> int:
-    """The scaled capacity that a resource was added with."""
-    assert resource.nominal_per_s is not None
-    return scaled(resource.nominal_per_s, resource.shift)
+    if resource.order != best.order:
+        return resource.order < best.order
+    part, of_best = rate * best.nominal, best_rate * resource.nominal
+    return part > of_best or (part == of_best and resource.index < best.index)
 
 
 def check(demand: Demand, resources: Sequence[Resource]) -> None:
