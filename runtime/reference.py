@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from ..isa.dtype import FP32
+from ..isa.dtype import FP32, DType
 from ..isa.errors import ConfigError
 from ..isa.instruction import Array
 from ..models.checkpoint import Checkpoint
 
 REFERENCE = "transformers {version} on torch, float32"
+# What to compute in to see the rounding of a dtype: the dtype itself, and for float32 the exact side of it.
+_ROUNDED = {"fp32": "float64", "bf16": "bfloat16", "fp16": "float16"}
 
 
 @dataclass(frozen=True)
@@ -50,17 +52,27 @@ class Reference:
 
         def watch(_module: Any, _inputs: Any, output: Any) -> None:
             hidden = output[0] if isinstance(output, tuple) else output
-            seen.append(hidden[0].detach().numpy().astype(np.float32, copy=True))
+            seen.append(hidden[0].detach().float().numpy().copy())
 
         body = self._model.model
         hooks = [module.register_forward_hook(watch) for module in (body.embed_tokens, *body.layers)]
         try:
             with torch.no_grad():
-                logits = self._model(torch.tensor([list(ids)])).logits[0].numpy()
+                logits = self._model(torch.tensor([list(ids)])).logits[0].float().numpy()
         finally:
             for hook in hooks:
                 hook.remove()
         return ReferenceRun(seen, np.asarray(logits, np.float32))
+
+    def show_rounding(self, dtype: DType) -> None:
+        """Compute from now on in `dtype` (for fp32 in float64), so that the difference shows what rounding to it does.
+
+        The weights are converted in place, since a second model may not fit; there is no way back. The rope tables stay
+        in float32, as transformers keeps them whatever the model's dtype.
+        """
+        kind = getattr(self._torch, _ROUNDED[dtype.name])
+        for parameter in self._model.parameters():
+            parameter.data = parameter.data.to(kind)
 
 
 def _load(checkpoint: Checkpoint, torch: Any, transformers: Any) -> Any:
@@ -74,7 +86,9 @@ def _load(checkpoint: Checkpoint, torch: Any, transformers: Any) -> Any:
     config.dtype = torch.float32
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config)
-    state = {name: torch.from_numpy(np.require(checkpoint.load(name, FP32), requirements="W")) for name in checkpoint.names()}
+    state = {
+        name: torch.from_numpy(np.require(checkpoint.load(name, FP32), requirements="W")) for name in checkpoint.names()
+    }
     model = model.to_empty(device="cpu")
     missing, unexpected = model.load_state_dict(state, strict=False)
     left = [name for name in missing if not (checkpoint.graph.tied and name == "lm_head.weight")]

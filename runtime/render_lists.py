@@ -11,7 +11,7 @@ from rich.text import Text
 
 from .catalogue import CardDetail, CardsReport, FactsPart, ModelsReport
 from .render import fits_table, job_line
-from .report_align import AlignReport
+from .report_align import AlignReport, DriftPart
 from .report_limits import LimitsReport
 from .terminal import NONE, bullets, digits, exact_size, percent, plain, ranges, scientific, size, table
 
@@ -79,10 +79,12 @@ def _align_parts(report: AlignReport) -> Iterator[RenderableType]:
     yield job_line(report) + Text(plain(f" against {report.reference}, {report.positions:,} positions"))
     yield from bullets("Not modelled", report.not_modelled, "dim")
     logits = report.logits
-    rows = [(row.name, scientific(row.max_abs), scientific(row.max_rel), _cosine(row.cosine)) for row in report.layers]
-    rows.append(("logits", scientific(logits.max_abs), scientific(logits.max_rel), _cosine(logits.cosine)))
+    measured = any(part.noise_max_rel is not None for part in (*report.layers, logits))
+    rows = [(row.name, *_drift_cells(row, measured)) for row in report.layers]
+    rows.append(("logits", *_drift_cells(logits, measured)))
+    noise = ("rms rel", "rounding's max", "its rms") if measured else ()
     yield ""
-    yield table("Layer by layer", ("layer", "max abs", "max rel", "cosine"), rows)
+    yield table("Layer by layer", ("layer", "max abs", "max rel", "cosine", *noise), rows)
     yield ""
     yield Text(f"KL {scientific(logits.kl)}, argmax agreement {100 * logits.argmax_agreement:.2f} %")
     yield Text(plain(f"First layer that drifts: {report.first_drift or 'none'}"))
@@ -96,6 +98,12 @@ def _align_parts(report: AlignReport) -> Iterator[RenderableType]:
 
 def _cosine(value: float | None) -> str:
     return "not finite" if value is None else f"{value:.8f}"
+
+
+def _drift_cells(row: DriftPart, with_noise: bool) -> tuple[str, ...]:
+    cells = (scientific(row.max_abs), scientific(row.max_rel), _cosine(row.cosine))
+    noise = (row.rms_rel, row.noise_max_rel, row.noise_rms_rel) if with_noise else ()
+    return (*cells, *map(scientific, noise))
 
 
 def _cards_parts(report: CardsReport) -> Iterator[RenderableType]:

@@ -18,21 +18,31 @@ def _null_unless_finite(value: object) -> object:
 Drift = Annotated[float | None, BeforeValidator(_null_unless_finite)]
 
 
-class LayerDrift(Part):
-    """One layer's output against the reference; null where the error is not a finite number."""
+class DriftPart(Part):
+    """How far one output is from the reference's; null where an error is not a finite number.
+
+    `max_rel` and `rms_rel` are the largest and the root mean square, over positions, of a position's relative error;
+    `noise_max_rel` and `noise_rms_rel` are what rounding alone makes of the reference itself (null: not measured, since
+    nothing passed the tolerance).
+    """
+
+    max_abs: Drift
+    max_rel: Drift
+    cosine: Drift
+    rms_rel: Drift = None
+    noise_max_rel: Drift = None
+    noise_rms_rel: Drift = None
+
+
+class LayerDrift(DriftPart):
+    """One layer's output against the reference."""
 
     name: str
-    max_abs: Drift
-    max_rel: Drift
-    cosine: Drift
 
 
-class LogitsDrift(Part):
+class LogitsDrift(DriftPart):
     """Logits against the reference: `kl` is the mean over positions, `argmax_agreement` the share of positions."""
 
-    max_abs: Drift
-    max_rel: Drift
-    cosine: Drift
     kl: Drift
     argmax_agreement: Annotated[float, Field(ge=0, le=1)]
 
@@ -40,7 +50,8 @@ class LogitsDrift(Part):
 class AlignReport(JobDocument):
     """The same checkpoint through siltwin and through the reference, layer by layer.
 
-    `tolerance` bounds the quantity that `tolerance_of` says in words; `first_drift` names the first layer beyond it.
+    `tolerance_of` says in words what `tolerance` bounds, and what the measured noise of rounding adds to it;
+    `first_drift` names the first layer beyond it.
     """
 
     reference: str
