@@ -41,6 +41,9 @@ class Siltwin(click.Group):
             _fail("interrupted", INTERRUPTED)
         except BrokenPipeError:
             _leave_broken_pipe()
+        except OSError as error:  # the system's refusal, such as a full disk behind stdout, is no bug of ours
+            _leave_stdout()
+            _fail(f"error: {error.strerror or error}" + (f": {error.filename}" if error.filename else ""), USER_ERROR)
         except MemoryError:
             _fail("error: this machine has not enough memory of its own for that; try --no-payload", USER_ERROR)
         except Exception as error:
@@ -61,10 +64,15 @@ def _fail(message: str, exit_code: int) -> NoReturn:
 
 
 def _leave_broken_pipe() -> NoReturn:
-    """Who read us has gone: say nothing, not even when the interpreter flushes stdout at its end."""
+    """Who read us has gone: say nothing."""
+    _leave_stdout()
+    raise click.exceptions.Exit(BROKEN_PIPE)
+
+
+def _leave_stdout() -> None:
+    """Nobody takes what we print any more: do not try again when the interpreter flushes stdout at its end."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    raise click.exceptions.Exit(BROKEN_PIPE)
 
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -287,6 +295,10 @@ def _exit_if_out_of_memory(report: Report) -> None:
 
 def main() -> None:
     """The console script."""
+    if sys.stdout is None:  # started with the stream closed: what it would carry is not wanted
+        sys.stdout = open(os.devnull, "w")
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]

@@ -48,7 +48,7 @@ class Twin:
 
         `options` are the fields of `Job`. The result holds the report and what it was made from.
         """
-        given = [prompts] if isinstance(prompts, str) else list(prompts) if _is_list(prompts) else [None]
+        given: list[Any] = [prompts] if isinstance(prompts, str) else list(prompts) if _is_list(prompts) else [None]
         if not all(isinstance(prompt, str) or _is_list(prompt) for prompt in given):
             raise ConfigError(
                 f"prompts={cut(repr(prompts))} must be a text, texts, or lists of token ids: [[1, 15043]]"

@@ -1,5 +1,8 @@
 """What goes wrong on the command line ends in one line on stderr and the exit code that it has."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -127,6 +130,24 @@ def test_garbage_is_no_program(siltwin: Cli, tmp_path: Path) -> None:
         assert result.exit_code == 2 and result.stderr.startswith("error: ")
     file.write_text("program p\nnonsense here")
     assert "line 2" in siltwin("asm", str(file)).stderr
+
+
+@pytest.mark.parametrize("command", ["cards", "models", "schema"])
+def test_a_stdout_without_room_is_the_users_error(command: str) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full on this system")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "siltwin", command], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert (done.returncode, done.stderr) == (2, "error: No space left on device\n")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="closes a stream with the shell")
+@pytest.mark.parametrize("stream, code", [(">&-", 0), ("2>&-", 0), ("<&-", 0)])
+def test_a_closed_stream_is_done_without(stream: str, code: int) -> None:
+    done = subprocess.run(f"{sys.executable} -m siltwin cards {stream}", shell=True, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (code, "")
 
 
 def test_looking_at_outputs_first_leaves_no_file_and_changes_none(siltwin: Cli, fakes: Any, tmp_path: Path) -> None:
