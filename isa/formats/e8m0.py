@@ -17,14 +17,17 @@ _MANTISSA = 23
 _HALF_STEP, _FRACTION = np.uint32(1 << 22), np.uint32(0x7FFFFF)
 _SMALLEST = np.uint32(1 << 22)  # bits of 2**-127, a float32 subnormal
 
+_VALUES = np.append(np.ldexp(np.float32(1), np.arange(NAN_CODE) - _BIAS), np.float32(np.nan))
+_VALUES.setflags(write=False)
+
 
 def decode_e8m0(codes: Array) -> Array:
     """float32 values of uint8 codes, exact (2**-127 is a float32 subnormal); 255 is NaN."""
     codes = np.asarray(codes)
     if codes.dtype != np.uint8:
         raise ConfigError(f"e8m0 scales are stored as uint8, not as {codes.dtype}")
-    values = np.ldexp(np.float32(1), np.minimum(codes, _LARGEST_CODE).astype(np.int32) - _BIAS)
-    return np.where(codes == NAN_CODE, np.float32(np.nan), values)
+    values: Array = _VALUES[codes]
+    return values
 
 
 def nearest_e8m0(values: Array) -> Array:

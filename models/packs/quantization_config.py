@@ -17,6 +17,8 @@ from .plan import FORMATS, PackGroup, QuantPlan
 
 Raw = Mapping[str, Any]
 
+_SKIPS = ("quant_method", "modules_to_not_convert", "dequantize")
+_FP8_KEYS = (*_SKIPS, "ignored_layers", "fmt", "activation_scheme", "weight_block_size", "scale_fmt", "expert_dtype")
 _EXPERTS = r"re:.*\.experts\.(gate_up_proj|down_proj)$"
 _DENSE_MLP = r"re:.*mlp\.(gate|up|gate_up|down)_proj.*"
 
@@ -53,7 +55,10 @@ def _section(config: Raw, where: str) -> Raw | None:
 
 
 def _fp8(raw: Raw, where: str) -> QuantPlan:
-    _only(raw, where, fmt=("e4m3", None), expert_dtype=("fp8", None), activation_scheme=("dynamic", "static", None))
+    _refuse_others(raw, where, _FP8_KEYS)
+    _choice(raw, where, "fmt", ("e4m3", "float8_e4m3fn", None))
+    _choice(raw, where, "expert_dtype", ("fp8", None))
+    _choice(raw, where, "activation_scheme", ("dynamic", "static", None))
     scheme = SCHEMES["fp8_e4m3_block128x128"]
     if raw.get("weight_block_size", [128, 128]) is None:
         scheme = SCHEMES["fp8_e4m3_tensor"]
@@ -70,6 +75,7 @@ def _fp8(raw: Raw, where: str) -> QuantPlan:
 
 
 def _gpt_oss(raw: Raw, where: str) -> QuantPlan:
+    _refuse_others(raw, where, _SKIPS)
     group = PackGroup(FORMATS["mxfp4"], (_EXPERTS,), SCHEMES["mxfp4"])
     skipped = _names(raw, where, "modules_to_not_convert")
     return QuantPlan("mxfp4", (group,), tuple(map(_transformers_pattern, skipped)))
@@ -202,9 +208,10 @@ def _checked_pattern(entry: str, key: str) -> str:
     return entry
 
 
-def _only(raw: Raw, where: str, **choices: tuple[str | None, ...]) -> None:
-    for key, allowed in choices.items():
-        _choice(raw, where, key, allowed)
+def _refuse_others(raw: Raw, where: str, known: tuple[str, ...]) -> None:
+    others = sorted(set(raw) - set(known))
+    if others:
+        raise UnsupportedError(f"{where}.{others[0]}={raw[others[0]]!r} is not supported; known: {', '.join(known)}")
 
 
 def _choice(raw: Raw, where: str, key: str, allowed: tuple[str | None, ...]) -> Any:

@@ -223,6 +223,11 @@ def test_every_format_has_a_name_and_reads_its_scheme() -> None:
     [
         ({"quant_method": "gptq"}, "quant_method='gptq' is not supported; known: fp8, mxfp4, compressed-tensors"),
         ({**DEEPSEEK_V3, "expert_dtype": "fp4"}, "expert_dtype='fp4' is not supported; known: fp8"),
+        (
+            {**DEEPSEEK_V3, "modules_to_convert": ["embed_tokens"]},
+            "modules_to_convert=.* is not supported; known: quant",
+        ),
+        ({**GPT_OSS, "swizzle": True}, "swizzle=True is not supported; known: quant_method, modules_to_not_convert"),
         ({**DEEPSEEK_V3, "scale_fmt": "e5m3"}, "scale_fmt='e5m3' is not supported; known: float, ue8m0"),
         ({**W8A8, "format": "marlin-24"}, "format='marlin-24' is not supported; known: pack-quantized"),
         ({**W8A8, "quantization_status": "frozen"}, "the weights are not packed"),
