@@ -111,7 +111,11 @@ JOB_OPTIONS: tuple[Callable[[F], F], ...] = (
     click.option("--chunk-tokens", type=int, metavar="N", help="The most prompt tokens a step (default: no bound)."),
     click.option("--engine", type=click.Choice(["simpy", "compiled"]), help="The calendar (default: simpy)."),
     click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a number of the card."),
-    click.option("--strict", is_flag=True, help="Refuse figures outside what was calibrated."),
+    click.option(
+        "--strict",
+        is_flag=True,
+        help="Exit 5 instead of times or bytes that rest on assumed numbers or lie outside what was calibrated.",
+    ),
 )
 JSON_OPTION = click.option("--json", "json_to", metavar="FILE|-", help="Write the report as JSON; - is stdout.")
 

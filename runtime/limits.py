@@ -12,7 +12,8 @@ from .plan import GRANULE_BYTES
 from .prepare import prepare
 from .report import HostReport
 from .report_limits import CardNeed, JobSizes, LimitsReport
-from .summary import NOT_MODELLED, card_part, cluster_part, layout_part, model_part
+from .rests_on import refuse_weak
+from .summary import NOT_MODELLED, card_part, cluster_part, evidence_of, layout_part, model_part
 
 DEFAULT_INPUT, DEFAULT_OUTPUT = 1024, 128
 FULL_LENGTH = "limits count every sequence at its full length; a run whose sequences stop early needs less"
@@ -23,6 +24,8 @@ def find_limits(job: Job) -> LimitsReport:
     started = time.perf_counter()
     job, notes = _with_sequences(replace(job, payload=False, logits=False))
     prepared = prepare(job)
+    if job.strict:
+        refuse_weak(said for said in evidence_of(prepared) if said.figure == "memory")  # limits tell no time
     plan = prepared.plan
     longest = longest_of(plan.sequences)
     hbm = plan.card.hbm

@@ -14,6 +14,7 @@ from ..isa.instruction import Array
 from ..isa.program import Binding, Buffer, Space
 from ..models.checkpoint import Checkpoint
 from ..models.rope import rope_table
+from .host import refuse_beyond_host
 from .kv_cache import PagePool
 from .lowering.weights import WeightBuffer
 from .plan import JobPlan
@@ -62,6 +63,7 @@ class Numbers:
     """The arithmetic of a job on all its cards; it knows no time."""
 
     def __init__(self, plan: JobPlan, checkpoint: Checkpoint, seed: int = 0, debug: bool = False) -> None:
+        refuse_beyond_host(plan)
         self.plan, self.checkpoint, self.seed = plan, checkpoint, seed
         self.payload = Payload(debug=debug)
         self._resident: dict[int, dict[str, Array]] = {rank: self._load(rank) for rank in range(plan.layout.cards)}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from ..emulator.evidence import USER_SET, Evidence, weakest
 from ..emulator.spec import CardSpec
 from ..interconnect.cluster import ClusterSpec
+from ..isa.errors import GateError
 from .report import EvidenceReport
 
 TIME_SECTIONS = ("clock_hz", "cores", "tensor", "vector", "sram", "l2", "hbm", "dma", "dispatch", "host")
@@ -16,6 +17,7 @@ MEMORY_PATHS = ("hbm.capacity_bytes", "hbm.reserved_bytes")
 TIMELESS = (*MEMORY_PATHS, "l2.capacity_bytes", "tensor.stated_peak_ops_per_s", "node.cards", "link.ports")
 # What a named cluster says in the card's place.
 OF_THE_CLUSTER = ("node", "link.bandwidth_bytes_per_s", "link.latency_ps")
+LISTED = 6  # numbers named in an error
 TILED_SRAM = ("operand", "accumulator")  # the levels whose size decides which tiles fit
 
 
@@ -26,6 +28,23 @@ def evidence_reports(card: CardSpec, cluster: ClusterSpec, cards: int, named: bo
         time[f"cluster {cluster.name}"] = Evidence(evidence=cluster.weakest_evidence(), source=cluster.name)
     memory = {path: card.evidence_of(path) for path in MEMORY_PATHS}
     return _figure("time", time), _figure("memory", memory)
+
+
+def refuse_weak(figures: Iterable[EvidenceReport]) -> None:
+    """What `--strict` asks: GateError for figures that rest on assumed numbers or lie outside what was calibrated."""
+    faults = []
+    for said in figures:
+        weak = (*said.set_by_user, *said.assumed)
+        if said.extrapolated:
+            faults.append(f"{said.figure} lies outside what was calibrated")
+        elif said.weakest == "assumed":
+            more = f" and {len(weak) - LISTED} more" if len(weak) > LISTED else ""
+            faults.append(f"{said.figure} rests on assumed numbers: {', '.join(weak[:LISTED])}{more}")
+    if faults:
+        raise GateError(
+            f"--strict: {'; '.join(faults)}. Give a card whose numbers are measured, calibrated or of a data sheet, "
+            "or leave --strict out"
+        )
 
 
 def settings_without_effect(card: CardSpec, cards: int, named: bool) -> tuple[str, ...]:

@@ -21,8 +21,9 @@ from .memory import JobMemory
 from .numbers import Numbers, StepNumbers, step_binding
 from .prepare import Prepared, prepare
 from .report import Report
+from .rests_on import refuse_weak
 from .scheduler import Request, Scheduler, Step
-from .summary import summarise
+from .summary import evidence_of, summarise
 
 Progress = Callable[[int, int | None, str], None]  # (steps done, steps in all if known, what is going on)
 
@@ -88,12 +89,17 @@ def run_job(job: Job, progress: Progress | None = None) -> RunResult:
     started = time.perf_counter()
     say = progress or (lambda done, total, text: None)
     say(0, None, "reading the model")
-    state = start_run(prepare(job))
+    prepared = prepare(job)
+    if job.strict:
+        refuse_weak(evidence_of(prepared))
+    state = start_run(prepared)
     try:
         _run(state, say)
     except OutOfMemory as error:
         state.oom = error
     report = summarise(state, time.perf_counter() - started)
+    if job.strict:
+        refuse_weak(report.evidence)  # what lies outside a calibration is known only now
     return _result(state, report)
 
 

@@ -23,6 +23,7 @@ from .report import (
     CardPart,
     CardReport,
     ClusterPart,
+    EvidenceReport,
     HostReport,
     LayoutPart,
     LiveAllocation,
@@ -78,6 +79,12 @@ def card_part(card: CardSpec) -> CardPart:
     )
 
 
+def evidence_of(prepared: Prepared) -> tuple[EvidenceReport, ...]:
+    """What the figures of a job rest on."""
+    plan = prepared.plan
+    return evidence_reports(plan.card, prepared.cluster, plan.layout.cards, prepared.job.cluster is not None)
+
+
 def cluster_part(prepared: Prepared) -> ClusterPart:
     """The cluster section."""
     used = prepared.plan.layout.cards
@@ -123,7 +130,7 @@ def summarise(state: RunState, wall_s: float) -> Report:
         collectives=collective_reports(state.cluster, plan.layout, exchanges),
         totals=_totals(plan, requests, steps, elapsed_ps),
         phases=_phases(steps),
-        evidence=evidence_reports(plan.card, prepared.cluster, plan.layout.cards, prepared.job.cluster is not None),
+        evidence=evidence_of(prepared),
         warnings=prepared.warnings,
         not_modelled=NOT_MODELLED,
         oom=_oom(state.oom, state) if state.oom else None,

@@ -1,15 +1,20 @@
 """What figures rest on: numbers that were read, numbers that the user set, and settings that change nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from siltwin.emulator.evidence import EvidenceKind
 from siltwin.emulator.spec import CARDS, CardSpec, load_card, override
 from siltwin.interconnect.cluster import load_cluster
+from siltwin.isa.errors import GateError
+from siltwin.runtime.job import Job
+from siltwin.runtime.limits import find_limits
 from siltwin.runtime.prepare import cluster_of
 from siltwin.runtime.report import EvidenceReport
-from siltwin.runtime.rests_on import evidence_reports, settings_without_effect, user_set
+from siltwin.runtime.rests_on import evidence_reports, refuse_weak, settings_without_effect, user_set
+from siltwin.runtime.run import run_job
 
 
 def figures(card: CardSpec, cards: int, cluster: str | None = None) -> Sequence[EvidenceReport]:
@@ -85,3 +90,44 @@ def test_the_cards_own_links_are_worth_the_weaker_of_a_port_and_the_number_of_po
     )
     bandwidth = cluster_of(load_card(path), 8, None).link.bandwidth_bytes_per_s
     assert (bandwidth.value, bandwidth.evidence, bandwidth.error) == (450 * 10**9, "datasheet", 0.04)
+
+
+def test_strict_refuses_figures_that_rest_on_assumed_numbers_and_names_them() -> None:
+    assumed = EvidenceReport(figure="time", weakest="assumed", assumed=tuple("abcdefgh"), set_by_user=("clock_hz",))
+    known = EvidenceReport(figure="memory", weakest="datasheet")
+    with pytest.raises(GateError) as refused:
+        refuse_weak([assumed, known])
+    assert refused.value.exit_code == 5
+    assert str(refused.value).startswith(
+        "--strict: time rests on assumed numbers: clock_hz, a, b, c, d, e and 3 more. Give a card"
+    )
+
+
+def test_strict_refuses_what_lies_outside_a_calibration() -> None:
+    outside = EvidenceReport(figure="time", weakest="calibrated", extrapolated=True)
+    with pytest.raises(GateError, match="--strict: time lies outside what was calibrated. Give"):
+        refuse_weak([outside])
+
+
+@pytest.mark.parametrize("weakest", ["measured", "calibrated", "datasheet"])
+def test_strict_lets_pass_what_somebody_measured_or_stated(weakest: EvidenceKind) -> None:
+    refuse_weak([EvidenceReport(figure="time", weakest=weakest)])
+
+
+@pytest.mark.parametrize("ask", [run_job, find_limits])
+def test_a_strict_job_is_refused_before_it_runs(ask: Callable[[Job], object]) -> None:
+    # Every shipped card's reserved HBM is assumed.
+    job = Job("SmolLM2-135M", batch=1, input_len=8, payload=False, strict=True)
+    with pytest.raises(GateError, match="memory rests on assumed numbers: hbm.reserved_bytes"):
+        ask(job)
+
+
+def test_strict_limits_ask_for_what_memory_rests_on_alone(tmp_path: Path) -> None:
+    text = (CARDS / "ascend-910b2.yaml").read_text()
+    start = text.index("reserved_bytes:")
+    path = tmp_path / "known.yaml"
+    path.write_text(text[:start] + text[start:].replace("evidence: assumed", "evidence: measured", 1))
+    job = Job("SmolLM2-135M", card=str(path), batch=1, input_len=8, payload=False, strict=True)
+    assert find_limits(job).fits_as_asked
+    with pytest.raises(GateError, match="--strict: time rests on assumed numbers"):
+        run_job(job)

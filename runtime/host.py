@@ -1,0 +1,40 @@
+"""This machine: whether its own memory can hold the numbers of a job."""
+
+from __future__ import annotations
+
+import os
+
+from ..isa.errors import ConfigError
+from ..isa.program import Space
+from .plan import JobPlan
+
+
+def host_bytes() -> int | None:
+    """The memory of this machine, or None where the system does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def payload_bytes(plan: JobPlan) -> int:
+    """What the numbers of a job take here: weights, arenas and caches of all cards, tables left out.
+
+    A table's memory is touched only as far as the job reaches.
+    """
+    pages = plan.largest.extents["pages"][0]
+    feet = [plan.footprint(rank) for rank in range(plan.layout.cards)]
+    return sum(
+        foot.page_bytes * pages + sum(item.num_bytes for item in foot.static if item.tag != Space.TABLE.value)
+        for foot in feet
+    )
+
+
+def refuse_beyond_host(plan: JobPlan) -> None:
+    """ConfigError for a job whose numbers this machine cannot hold, before it tries and is stopped by the system."""
+    needed, here = payload_bytes(plan), host_bytes()
+    if here is not None and needed > here:
+        raise ConfigError(
+            f"the numbers of this job take {needed} bytes of memory and this machine has {here}; "
+            "run with --no-payload for time and bytes alone, or take a smaller model or job"
+        )
