@@ -25,6 +25,7 @@ def _element_bytes(key: object) -> int:
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$", max_length=64)]
 DTypeName = Annotated[str, AfterValidator(_known_dtype)]
+MOST_ENGINES = 256  # each is a resource of the calendar
 ElementBytes = Annotated[int, BeforeValidator(_element_bytes)]
 
 
@@ -169,7 +170,7 @@ class HbmSpec(CardPart):
 class Dma(CardPart):
     """Copy engines; each moves `bytes_per_cycle`, in bursts of `granularity_bytes`, after `latency_ps`."""
 
-    engines: Positive
+    engines: Annotated[Positive, Field(le=MOST_ENGINES)]
     bytes_per_cycle: Positive
     latency_ps: Picoseconds
     granularity_bytes: Positive

@@ -121,8 +121,8 @@ def read_mapping(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_CARD_FILE_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(f"cannot read card file {path}: {error.strerror or error}") from error
+    except (OSError, ValueError) as error:  # ValueError: a null character in the path
+        raise ConfigError(f"cannot read card file {path}: {getattr(error, 'strerror', None) or error}") from error
     if len(raw) > MAX_CARD_FILE_BYTES:
         raise ConfigError(f"{path} is larger than {MAX_CARD_FILE_BYTES} bytes; a card file is a few kilobytes")
     try:

@@ -182,6 +182,17 @@ def test_an_unknown_name_lists_the_cards() -> None:
         load_card("h100-sxn")
 
 
+def test_a_file_that_no_system_can_have_is_refused() -> None:
+    with pytest.raises(ConfigError, match="cannot read card file a.b.yaml: embedded null"):
+        load_card("a\0b.yaml")
+
+
+def test_more_copy_engines_than_a_calendar_holds_are_refused() -> None:
+    assert override(load_card("ascend-910b2"), {"dma.engines": "256"}).dma.engines == 256
+    with pytest.raises(ConfigError, match="dma.engines: Input should be less than or equal to 256"):
+        override(load_card("ascend-910b2"), {"dma.engines": "257"})
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="nowhere.yaml"):
         load_card(tmp_path / "nowhere.yaml")
