@@ -36,14 +36,13 @@ from .flows import (
     TOTAL,
     USED_HELD,
     Columns,
-    State,
     apply,
     forget,
     gather,
     join,
     leave,
 )
-from .refill import Scratch, learn, learn_levels, refill
+from .refill import learn, learn_levels, refill
 from .resources import Resource
 from .solver import NO_LEVEL, Ints, Members, solve
 
@@ -115,10 +114,10 @@ class Division:
             self.fresh.pop(running, None)
             return
         self._first = None
-        first, stretch = leave(self._state, slot, now_ps(self._env))
+        first, stretch = leave(self._arrays, slot, now_ps(self._env))
         running.leave_slot(self.account(slot), self._stretches(stretch))
         if stretch != NONE:
-            forget(self._state, slot)
+            forget(self._arrays, slot)
         self._running[slot] = None
         self._priorities[running.priority] -= 1
         if not self._priorities[running.priority]:
@@ -162,13 +161,13 @@ class Division:
 
     def _join(self, running: Running) -> None:
         columns = running.share.columns
-        count = len(columns.resource)
+        count = len(columns[0])
         slot = self._free_slots.pop() if self._free_slots else self._new_slot()
         free = self._free_nodes[count]
         first = free.pop() if free else self._new_nodes(count)
         share = (first, running.share.bound, running.weight, running.priority, running.sequence)
         _, remaining_ps, since_ps = running.account
-        join(self._state, slot, columns, share, running.due_ps, since_ps, remaining_ps)
+        join(self._arrays, slot, columns, share, running.due_ps, since_ps, remaining_ps)
         running.version += 1  # the agenda's entry is void
         self._running[slot] = running
         self._priorities[running.priority] += 1
@@ -219,19 +218,19 @@ class Division:
             members = self._fill(np.flatnonzero(self._table[: len(self._resources), TOTAL]))
         else:
             budget = LOOKS + PATIENCE * self._used_nodes
-            members, flipped = refill(self._state, changed, self._mark, self._found, self._scratch, budget)
+            members, flipped = refill(self._arrays, changed, self._mark, self._found, self._scratch, budget)
             self._flip(flipped)
             if members < 0:
                 self._mark += 1
                 members = self._fill(changed)
         if members:
-            apply(self._state, self._found, members, now)
+            apply(self._arrays, self._found, members, now)
         self._first = None
 
     def _fill(self, changed: Ints) -> int:
         """Divide from nothing among all that hang together with the changed resources; returns how many members."""
         found = self._found
-        members, short, flipped = gather(self._state, changed, self._mark, found, self._columns)
+        members, short, flipped = gather(self._arrays, changed, self._mark, found, self._columns)
         self._flip(flipped)
         if not short:
             found[RATE, :members] = self._slots[found[SLOT, :members], BOUND]
@@ -240,9 +239,9 @@ class Division:
         columns, room = self._columns
         columns = columns._replace(priority=columns.priority[:members], bound=columns.bound[:members])
         solve(columns, room[:short], found[RATE], found[HELD_AT])
-        learn(self._state, members, short, found)
+        learn(self._arrays, members, short, found)
         if self._levels_known:
-            learn_levels(self._state, found[CONCERNED, :short], self._scratch)
+            learn_levels(self._arrays, found[CONCERNED, :short], self._scratch)
         return members
 
     def _flip(self, flipped: int) -> None:
@@ -261,12 +260,12 @@ class Division:
 
     def _bind(self) -> None:
         """The arrays as compiled code takes them, after one has grown."""
-        self._state = State(self._slots, self._floats, self._nodes, self._table, self._held, self._heap, self._counts)
+        self._arrays = (self._slots, self._floats, self._nodes, self._table, self._held, self._heap, self._counts)
         slots, nodes, resources = len(self._slots), len(self._nodes), len(self._table)
         columns = Members(*(zeros(n) for n in (slots, slots, slots, slots + 1, nodes, nodes)))
         self._columns = Columns(columns, zeros(resources))
         self._found = zeros(5, max(slots, resources))
-        self._scratch = Scratch(zeros(4, slots), zeros(2, 4 * resources))
+        self._scratch = zeros(4, slots), zeros(2, 4 * resources)
 
 
 def zeros(*shape: int) -> Ints:

@@ -45,7 +45,9 @@ from .flows import (
     USES,
     VISITED,
     WEIGHT,
+    Arrays,
     State,
+    state_of,
 )
 from .solver import NO_LEVEL, Ints
 
@@ -53,6 +55,9 @@ from .solver import NO_LEVEL, Ints
 # takes then, and its part of the filling and of what is wanted; and a heap of resources by the level to look at.
 AT, TAKES, FILLS, WANTS = range(4)
 KEY, ITEM = range(2)
+
+
+Room = tuple[Ints, Ints]  # a Scratch, as Python hands it over
 
 
 class Scratch(NamedTuple):
@@ -63,12 +68,14 @@ class Scratch(NamedTuple):
 
 
 @njit(cache=True)
-def refill(state: State, dirty: Ints, mark: int, found: Ints, scratch: Scratch, budget: int) -> tuple[int, int]:
+def refill(arrays: Arrays, dirty: Ints, mark: int, found: Ints, room: Room, budget: int) -> tuple[int, int]:
     """Put all levels right after changes at the `dirty` resources, and list whom that may concern with their rates.
 
     Returns how many members and how many resources that began or ceased to be short; -1 members when it took more
     than `budget` looks at uses, and filling from nothing is better.
     """
+    state = state_of(arrays)
+    scratch = Scratch(room[0], room[1])
     touched = flipped = size = work = 0
     for r in dirty:
         row = state.resources[r]
@@ -219,8 +226,9 @@ def rates(state: State, touched: int, mark: int, found: Ints) -> int:
 
 
 @njit(cache=True)
-def learn(state: State, members: int, short: int, found: Ints) -> None:
+def learn(arrays: Arrays, members: int, short: int, found: Ints) -> None:
     """Read the levels off the rates that the solver has found, for `refill` to go on from; name holders by index."""
+    state = state_of(arrays)
     for i in range(members):
         row = state.slots[found[SLOT, i]]
         bounded = found[HELD_AT, i] == NONE
@@ -230,8 +238,10 @@ def learn(state: State, members: int, short: int, found: Ints) -> None:
 
 
 @njit(cache=True)
-def learn_levels(state: State, short: Ints, scratch: Scratch) -> None:
+def learn_levels(arrays: Arrays, short: Ints, room: Room) -> None:
     """The level of each short resource, from the levels at which its members are held, there or elsewhere."""
+    state = state_of(arrays)
+    scratch = Scratch(room[0], room[1])
     for r in short:
         row = state.resources[r]
         count, number = 0, row[HEAD]

@@ -25,14 +25,6 @@ class Use(NamedTuple):
     load: int
 
 
-class Columns(NamedTuple):
-    """The uses of an activity as arrays: the resource's index, the coefficient and the load of each."""
-
-    resource: Ints
-    coefficient: Ints
-    load: Ints
-
-
 @dataclass(frozen=True, eq=False)
 class Share:
     """An activity's bound (its scaled rate alone on its share resource) and its uses; a pure function of the demand.
@@ -45,10 +37,11 @@ class Share:
     exclusive: tuple[Resource, ...]
 
     @cached_property
-    def columns(self) -> Columns:
-        """The uses as compiled code reads them."""
+    def columns(self) -> tuple[Ints, Ints, Ints]:
+        """The uses as compiled code reads them: resource, coefficient and load of each."""
         rows = [(resource.index, coefficient, load) for resource, coefficient, load in self.uses]
-        return Columns(*np.array(rows, np.int64).reshape(-1, 3).T.copy())
+        resource, coefficient, load = np.array(rows, np.int64).reshape(-1, 3).T.copy()
+        return resource, coefficient, load
 
 
 def share_of(demand: Demand, resources: Sequence[Resource]) -> Share:
