@@ -14,9 +14,8 @@ from ..errors import ConfigError
 Array = np.ndarray[Any, Any]
 
 _F32_MANTISSA, _F32_BIAS = 23, 127
-_F32_MAGNITUDE, _F32_FRACTION = np.uint32(0x7FFFFFFF), np.uint32(0x7FFFFF)
+_F32_MAGNITUDE = np.uint32(0x7FFFFFFF)
 _F32_INFINITY = np.uint32(0x7F800000)
-_LARGEST_SHIFT = 25  # a 24-bit significand shifted by more rounds to zero just the same
 
 
 @dataclass(frozen=True)
@@ -115,22 +114,26 @@ def encode_float(values: Array, fmt: FloatFormat, rules: CastRules = SATURATE) -
     """
     bits = _float32(values).view(np.uint32)
     magnitude = bits & _F32_MAGNITUDE
-    is_nan = magnitude > _F32_INFINITY
-    code: Array = _rounded_code(magnitude, fmt, rules)
-    beyond = _beyond(fmt, rules)
-    if rules.rounding == "toward_zero":
-        code = np.where(magnitude == _F32_INFINITY, beyond, np.minimum(code, fmt.largest))
-    else:
-        code = np.where(code > fmt.largest, beyond, code)
+    finite = magnitude < _F32_INFINITY
+    code = _rounded_code(np.where(finite, magnitude, np.uint32(0)), fmt, rules)
+    beyond = np.int32(_beyond(fmt, rules))
+    code = np.where(code > fmt.largest, np.int32(fmt.largest) if rules.rounding == "toward_zero" else beyond, code)
     if rules.subnormals == "flushed":
-        code = np.where(code < 1 << fmt.mantissa_bits, 0, code)
-    if is_nan.any():
-        if fmt.nan is None:
-            raise ConfigError(f"{fmt.name} has no NaN, and {int(is_nan.sum())} of {is_nan.size} values are NaN")
-        code = np.where(is_nan, fmt.nan, code)
-    sign = (bits >> np.uint32(31)).astype(np.int64) << (fmt.bits - 1)
-    signed: Array = (code | sign).astype(fmt.code_dtype)
+        code = np.where(code < 1 << fmt.mantissa_bits, np.int32(0), code)
+    if not finite.all():
+        code = np.where(magnitude == _F32_INFINITY, beyond, code)
+        code = _with_nan(code, magnitude > _F32_INFINITY, fmt)
+    sign = (bits >> np.uint32(31)) << np.uint32(fmt.bits - 1)
+    signed: Array = (code | sign.view(np.int32)).astype(fmt.code_dtype)
     return signed
+
+
+def _with_nan(code: Array, is_nan: Array, fmt: FloatFormat) -> Array:
+    if not is_nan.any():
+        return code
+    if fmt.nan is None:
+        raise ConfigError(f"{fmt.name} has no NaN, and {int(is_nan.sum())} of {is_nan.size} values are NaN")
+    return np.where(is_nan, np.int32(fmt.nan), code)
 
 
 def round_integer(values: Array, low: int, high: int, rules: CastRules = SATURATE) -> Array:
@@ -151,17 +154,15 @@ def _float32(values: Array) -> Array:
 
 
 def _rounded_code(magnitude: Array, fmt: FloatFormat, rules: CastRules) -> Array:
-    """Code without sign of a float32 magnitude, as if the format's exponent had no upper end (int64)."""
-    exponent = (magnitude >> np.uint32(_F32_MANTISSA)).astype(np.int64)
-    significand = (magnitude & _F32_FRACTION).astype(np.int64) | np.where(exponent > 0, 1 << _F32_MANTISSA, 0)
-    exponent = np.maximum(exponent, 1) - _F32_BIAS
-    lowest = 1 - fmt.bias  # exponent of the smallest normal number
-    shift = _F32_MANTISSA - fmt.mantissa_bits + np.maximum(lowest - exponent, 0)
-    shift = np.minimum(shift, _LARGEST_SHIFT)
-    if rules.rounding == "nearest_even":
-        significand = significand + (1 << (shift - 1)) - 1 + ((significand >> shift) & 1)
+    """int32 codes without sign of finite float32 magnitudes (their bits), as if the exponent had no upper end."""
+    smallest = np.uint32((1 - fmt.bias + _F32_BIAS) << _F32_MANTISSA)  # the smallest normal number of the format
+    binade = np.maximum(magnitude & _F32_INFINITY, smallest)
+    # Exact: a quotient by a power of two loses bits only where it rounds to nothing anyway.
+    steps = magnitude.view(np.float32) / binade.view(np.float32) * np.float32(1 << fmt.mantissa_bits)
+    steps = np.floor(steps) if rules.rounding == "toward_zero" else np.rint(steps)
+    below = (binade - smallest) >> np.uint32(_F32_MANTISSA - fmt.mantissa_bits)
     # A mantissa that rounds up to 2.0 carries into the exponent field by itself.
-    code: Array = ((np.maximum(exponent, lowest) - lowest) << fmt.mantissa_bits) + (significand >> shift)
+    code: Array = below.view(np.int32) + steps.astype(np.int32)
     return code
 
 

@@ -61,9 +61,11 @@ def decompressed(form: str, state: dict[str, torch.Tensor], weights: dict[str, A
     return weight
 
 
-def scales_of(weight: torch.Tensor, args: dict[str, Any], rows: int, cols: int) -> tuple[torch.Tensor, torch.Tensor]:
+def scales_of(
+    weight: torch.Tensor, args: dict[str, Any], rows: int, cols: int, global_scale: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The library's scales and zero points for blocks of rows x cols (both dividing the weight)."""
     blocks = weight.reshape(weight.shape[0] // rows, rows, weight.shape[1] // cols, cols)
     low, high = blocks.amin(dim=(1, 3)), blocks.amax(dim=(1, 3))
-    scale, zero = calculate_qparams(low, high, QuantizationArgs(**args))
+    scale, zero = calculate_qparams(low, high, QuantizationArgs(**args), global_scale)
     return scale, zero

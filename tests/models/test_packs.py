@@ -255,3 +255,50 @@ def test_int4_tensors_that_do_not_fit_are_named() -> None:
     with pytest.raises(ConfigError, match="weight_zero_point is missing beside weight_packed"):
         asymmetric.read(tensors)
     assert asymmetric.stored_names("m")["weight_zero_point"] == "m.weight_zero_point"
+
+
+@pytest.mark.parametrize(
+    ("form", "args", "rows", "cols", "scheme", "amax_code"),
+    [
+        ("pack-quantized", {"num_bits": 4, "strategy": "group", "group_size": 32}, 1, 32, "int4_g32_words", 7.5),
+        ("int-quantized", {"num_bits": 8, "strategy": "channel"}, 1, 256, "int8_channel", 127.5),
+        ("float-quantized", {"num_bits": 8, "type": "float", "strategy": "channel"}, 1, 256, "fp8_e4m3_channel", 448.0),
+    ],
+)
+def test_quantising_gives_the_codes_and_scales_of_compressed_tensors(
+    form: str, args: dict[str, Any], rows: int, cols: int, scheme: str, amax_code: float
+) -> None:
+    value = weight(64, 256)
+    scale, _ = scales_of(value, args, rows, cols)
+    tensors, _ = library(form, {"weight": value, "weight_scale": scale}, args)
+    own = replace(SCHEMES[scheme], scale=DTYPES["fp32"], amax_code=amax_code)
+    packed = quantise(value.numpy(), own)
+    assert np.array_equal(packed.scales.codes, tensors["weight_scale"][0])
+    assert np.array_equal(packed.codes, tensors["weight_packed" if form == "pack-quantized" else "weight"][0])
+
+
+def test_quantising_to_nvfp4_gives_the_codes_and_scales_of_compressed_tensors() -> None:
+    args = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16}
+    value = weight(64, 256)
+    packed = quantise(value.numpy(), SCHEMES["nvfp4"])
+    divisor = (448 * 6 / value.abs().max()).reshape(1)
+    qargs = {**args, "scale_dtype": "torch.float8_e4m3fn"}
+    scale, _ = scales_of(value, qargs, 1, 16, divisor)
+    state = {"weight": value, "weight_scale": scale, "weight_global_scale": divisor}
+    tensors, _ = library("nvfp4-pack-quantized", state, args)
+    assert packed.scales.global_scale == divisor.numpy()[0]
+    assert np.array_equal(packed.scales.codes, tensors["weight_scale"][0])
+    assert np.array_equal(packed.codes, tensors["weight_packed"][0])
+
+
+@pytest.mark.parametrize("cols", [256, 300])
+def test_quantising_activations_is_deepseeks_rule(cols: int) -> None:
+    """s = amax / 448 of each 1 x 128 block, y = x / s in e4m3 (DeepSeek-V3, inference/kernel.py, act_quant)."""
+    value = weight(40, cols)
+    packed = quantise(value.numpy(), SCHEMES["fp8_e4m3_block1x128"])
+    for start in range(0, cols, 128):
+        block = value[:, start : start + 128]
+        scale = block.abs().amax(dim=1, keepdim=True) / 448.0
+        assert np.array_equal(packed.scales.codes[:, start // 128], scale.numpy()[:, 0])
+        theirs = (block / scale).to(torch.float8_e4m3fn).view(torch.uint8).numpy()
+        assert np.array_equal(packed.codes[:, start : start + 128], theirs)
