@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..interconnect.collectives.amounts import GroupAmounts, group_amounts
+from ..interconnect.collectives.amounts import GroupAmounts, StepProfile, group_amounts, step_profile
 from ..interconnect.collectives.plan import Plan
 from ..interconnect.topology import Topology
 from ..isa.dtype import DType
@@ -103,10 +104,7 @@ class Wires:
     def _cost(self, message: Message, ranks: tuple[int, ...], dispatch_ps: int) -> GroupCost:
         plan = self._choose(message.kind, len(ranks), message.root)
         whole = group_amounts(plan, message.part_bytes, ranks, self._topology)
-        excess_ps = sum(
-            max(0, *(ends_ps - step.flow_ps for ends_ps in self._ends_ps(step, message.dtype)))
-            for step in self._step_amounts(message, ranks)
-        )
+        excess_ps = self._excess_ps(step_profile(plan, message.part_bytes, ranks, self._topology), message.dtype)
         alone_ps = whole.flow_ps + excess_ps
         bound: Bound = "link"
         if message.kind == "barrier":
@@ -119,10 +117,22 @@ class Wires:
         amounts = self._amounts(whole, ranks, message.dtype)
         return GroupCost(Demand(dispatch_ps + whole.latency_ps, alone_ps, amounts), bound)
 
+    def _excess_ps(self, steps: StepProfile, dtype: DType | None) -> int:
+        """How much longer than the links the members' ends hold the steps, all added up."""
+        work, bandwidth = Work(Unit.LINK, dtype=dtype), self._card.hbm.attainable_bytes_per_s
+        rows = (steps.flow_ps, steps.moved_bytes, steps.reduced_bytes)
+        times = Counter(zip(*(row.tolist() for row in rows), strict=True))  # most steps are alike
+        total = 0
+        for (flow_ps, moved, reduced), count in times.items():
+            cycles = reduction_cycles(work, reduced, self._card) if reduced else 0
+            ends_ps = max(ps_for(moved, bandwidth), ps_for(cycles, self._card.clock_hz))
+            total += count * max(0, ends_ps - flow_ps)
+        return total
+
     def _step_amounts(self, message: Message, ranks: tuple[int, ...]) -> Iterator[GroupAmounts]:
         plan = self._choose(message.kind, len(ranks), message.root)
-        for step in plan.steps:
-            yield group_amounts(replace(plan, steps=(step,)), message.part_bytes, ranks, self._topology)
+        for index in range(plan.num_steps):
+            yield group_amounts(plan.step(index), message.part_bytes, ranks, self._topology)
 
     def _ends_ps(self, amounts: GroupAmounts, dtype: DType | None) -> tuple[int, int]:
         """Picoseconds that the busiest member's HBM takes, and its reductions."""

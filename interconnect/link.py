@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, field_validator, model_validator
 
 from .evidence import Quantity
 
 MAX_LATENCY_PS = 10**12  # a second: beyond it somebody wrote another unit
 MAX_BANDWIDTH_BYTES_PER_S = 10**16
+MAX_PACKET_BYTES = 1 << 30
+Forwarding = Literal["cut_through", "store_and_forward"]
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
     """A directed link: bytes leave node `source` and reach node `target`.
 
-    A link is cut-through: a transfer over several links flows on all of them at once, and their latencies add once.
-    The other direction is a link of its own, so full duplex is two links.
+    `forwarding` says what the target does with bytes that only pass through it. Cut-through: a transfer over several
+    links flows on all of them at once, and their latencies add once. Store-and-forward: the target sends on what has
+    arrived whole, the message, or packets of `packet_bytes` where it is not 0. `overhead_ps` is how long each message
+    holds the link beside its bytes where it leaves a card. A link that is `down` carries nothing. The other direction
+    is a link of its own, so full duplex is two links.
     """
 
     source: int
@@ -25,6 +31,10 @@ class Link:
     bandwidth_bytes_per_s: int
     latency_ps: int
     name: str
+    overhead_ps: int = 0
+    forwarding: Forwarding = "cut_through"
+    packet_bytes: int = 0
+    down: bool = False
 
 
 def _checked_bandwidth(quantity: Quantity | None) -> Quantity | None:
@@ -40,19 +50,39 @@ def _checked_latency(quantity: Quantity | None) -> Quantity | None:
 
 
 class LinkSpec(BaseModel):
-    """What every link of a cluster is like, a direction."""
+    """What every link of a cluster, or of one of its levels or tiers, is like, a direction."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     bandwidth_bytes_per_s: Quantity
     latency_ps: Quantity
+    overhead_ps: Quantity | None = None
+    forwarding: Forwarding = "cut_through"
+    packet_bytes: StrictInt = Field(default=0, ge=0, le=MAX_PACKET_BYTES)
 
     _bandwidth = field_validator("bandwidth_bytes_per_s")(_checked_bandwidth)
-    _latency = field_validator("latency_ps")(_checked_latency)
+    _latency = field_validator("latency_ps", "overhead_ps")(_checked_latency)
+
+    @model_validator(mode="after")
+    def _packets_are_stored(self) -> LinkSpec:
+        if self.packet_bytes and self.forwarding == "cut_through":
+            raise ValueError("packet_bytes says what store_and_forward waits for; cut_through waits for nothing")
+        return self
+
+    def quantities(self) -> list[Quantity]:
+        """The numbers that times depend on."""
+        numbers = (self.bandwidth_bytes_per_s, self.latency_ps, self.overhead_ps)
+        return [number for number in numbers if number is not None]
+
+    def facts(self) -> tuple[int, int, int, Forwarding, int]:
+        """Bandwidth, latency, overhead, forwarding and packet bytes, as a Link takes them."""
+        overhead_ps = self.overhead_ps.value if self.overhead_ps else 0
+        numbers = self.bandwidth_bytes_per_s.value, self.latency_ps.value, overhead_ps
+        return *numbers, self.forwarding, self.packet_bytes
 
 
 class LinkOverride(BaseModel):
-    """One directed link, `source` to `target`, that differs from the others (a slow one, say)."""
+    """One directed link, `source` to `target`, that differs from the others (a slow one, or one that is down)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -60,12 +90,17 @@ class LinkOverride(BaseModel):
     target: StrictInt = Field(ge=0)
     bandwidth_bytes_per_s: Quantity | None = None
     latency_ps: Quantity | None = None
+    down: StrictBool = False
 
     _bandwidth = field_validator("bandwidth_bytes_per_s")(_checked_bandwidth)
     _latency = field_validator("latency_ps")(_checked_latency)
 
     @model_validator(mode="after")
     def _overrides_something(self) -> LinkOverride:
-        if self.bandwidth_bytes_per_s is None and self.latency_ps is None:
-            raise ValueError("gives neither bandwidth_bytes_per_s nor latency_ps, so it changes nothing")
+        if self.bandwidth_bytes_per_s is None and self.latency_ps is None and not self.down:
+            raise ValueError("gives neither bandwidth_bytes_per_s nor latency_ps nor down, so it changes nothing")
         return self
+
+    def quantities(self) -> list[Quantity]:
+        """The numbers that times depend on."""
+        return [number for number in (self.bandwidth_bytes_per_s, self.latency_ps) if number is not None]

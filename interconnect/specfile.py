@@ -73,7 +73,11 @@ def _fault(model: type[BaseModel], fault: dict[str, Any]) -> str:
         return f"{field}: is missing"
     if fault["type"] == "extra_forbidden":
         return f"{field}: is not a field here{_near(model, fault['loc'])}"
-    value = repr(fault["input"])
+    given = fault["input"]
+    named, colon, rest = message.partition(": ")
+    if not fault["loc"] and colon and named in model.model_fields:  # a check of several fields blames one of them
+        field, message, given = named, rest, given.get(named) if isinstance(given, dict) else given
+    value = repr(given)
     return f"{field}: {message} (got {value if len(value) <= 80 else value[:77] + '...'})"
 
 

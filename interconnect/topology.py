@@ -5,42 +5,95 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
+
+import numpy as np
 
 from ..isa.errors import ConfigError
 from .link import Link
+from .policy import SHORTEST, Routing
+
+Ints = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class LinkColumns:
+    """One entry a link, by its id: int64 arrays, and bools for `stores` and `down`."""
+
+    source: Ints
+    target: Ints
+    bandwidth_bytes_per_s: Ints
+    latency_ps: Ints
+    overhead_ps: Ints
+    stores: Ints
+    down: Ints
 
 
 @dataclass(frozen=True)
 class Topology:
-    """Cards 0 to `cards` - 1, then `switches` that belong to nobody, and directed links; a link's id is its index."""
+    """Cards 0 to `cards` - 1, then `switches` that belong to nobody, and directed links; a link's id is its index.
+
+    `dims` are the sides of a mesh or torus of more than one dimension, card numbers counting through them like digits.
+    `shape` says how the cards stand together, outermost level first: (4, 8) is 4 nodes of 8. `reducing` are the nodes
+    of the switches that can add and copy what flows through them.
+    """
 
     kind: str
     cards: int
     links: tuple[Link, ...]
     switches: int = 0
+    routing: Routing = SHORTEST
+    dims: tuple[int, ...] = ()
+    shape: tuple[int, ...] = ()
+    reducing: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         if self.cards < 1 or self.switches < 0:
             raise ConfigError(f"a topology needs cards >= 1, switches >= 0; got {self.cards}, {self.switches}")
+        nodes = self.nodes
         for link in self.links:
-            ends_exist = 0 <= link.source < self.nodes and 0 <= link.target < self.nodes
-            if link.source == link.target or not ends_exist:
-                raise ConfigError(
-                    f"link {link.name} leads from node {link.source} to node {link.target}; "
-                    f"it must join two different nodes from 0 to {self.nodes - 1}"
-                )
+            if 0 <= link.source < nodes and 0 <= link.target < nodes and link.source != link.target:
+                continue
+            raise ConfigError(
+                f"link {link.name} leads from node {link.source} to node {link.target}; "
+                f"it must join two different nodes from 0 to {nodes - 1}"
+            )
 
     def __hash__(self) -> int:
         return self._hash
 
     @cached_property
     def _hash(self) -> int:  # routes and plans are cached by topology, and may look it up for every instruction
-        return hash((self.kind, self.cards, self.links, self.switches))
+        return hash((self.kind, self.cards, len(self.links), self.links[:8], self.switches, self.routing, self.shape))
+
+    @property
+    def sides(self) -> tuple[int, ...]:
+        """The sides of a grid, and of what is one in one dimension."""
+        return self.dims or (self.cards,)
+
+    @property
+    def wraps(self) -> bool:
+        """Whether a grid's ends are joined."""
+        return self.kind in ("ring", "torus")
 
     @property
     def nodes(self) -> int:
         """How many nodes there are, cards and switches."""
         return self.cards + self.switches
+
+    @cached_property
+    def columns(self) -> LinkColumns:
+        """The links as arrays."""
+        links, count = self.links, len(self.links)
+        return LinkColumns(
+            np.fromiter((link.source for link in links), np.int64, count),
+            np.fromiter((link.target for link in links), np.int64, count),
+            np.fromiter((link.bandwidth_bytes_per_s for link in links), np.int64, count),
+            np.fromiter((link.latency_ps for link in links), np.int64, count),
+            np.fromiter((link.overhead_ps for link in links), np.int64, count),
+            np.fromiter((link.forwarding == "store_and_forward" for link in links), bool, count),
+            np.fromiter((link.down for link in links), bool, count),
+        )
 
     @cached_property
     def outgoing(self) -> tuple[tuple[int, ...], ...]:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
-from functools import lru_cache
+from typing import Any
 
-from ...isa.errors import ConfigError, ProgramError
-from ..routing import route
+import numpy as np
+
+from ...isa.errors import ProgramError
 from ..topology import Topology
-from .plan import SIGNAL, Plan
+from .cache import WeighedCache
+from .flows import Incidence, place
+from .plan import Ints, Pattern, Plan
+from .protocol import PLAIN, Protocol
 
 PS_PER_S = 10**12
+KEPT_BYTES = 1 << 27
 
 
 @dataclass(frozen=True)
@@ -21,7 +25,7 @@ class PlanAmounts:
 
     `sent_bytes` leave a member's memory, `received_bytes` are written to it, and `reduced_bytes` are those of the
     received ones that are added to what was there, which is read first. `step_bytes` is the largest transfer of every
-    step.
+    step. What a switch adds up on the way is nobody's.
     """
 
     sent_bytes: tuple[int, ...]
@@ -45,9 +49,10 @@ class GroupAmounts:
     """A plan placed on a topology: what it demands of links and members, and how long it takes alone.
 
     `link_bytes` maps the id of each directed link that carries any to its bytes over all steps. `flow_ps` is the
-    flowing part alone: the sum over steps of the busiest link's bytes / bandwidth, one ceiling of the exact rational at
-    the end. `latency_ps` is the fixed part: the sum over steps of the longest route's latencies. An empty part
-    still costs its latency, for its target waits for the news.
+    flowing part alone: the sum over steps of the busiest link's bytes / bandwidth (and what store-and-forward holds up
+    on the way), one ceiling of the exact rational at the end. `latency_ps` is the fixed part: the sum over steps of
+    the longest route's latencies, and of the messages' overheads. An empty part still costs its latency, for its
+    target waits for the news.
     """
 
     link_bytes: Mapping[int, int]
@@ -77,110 +82,135 @@ class GroupAmounts:
         return self.members.reduced_bytes
 
 
+@dataclass(frozen=True, eq=False)
+class StepProfile:
+    """The steps of a placed plan one by one, int64 [steps]: what holds each of them.
+
+    `flow_ps` and `latency_ps` as in GroupAmounts, each step's flow rounded up; `moved_bytes` is what the busiest
+    member's memory reads and writes, `reduced_bytes` what the busiest reducer adds.
+    """
+
+    flow_ps: Ints
+    latency_ps: Ints
+    moved_bytes: Ints
+    reduced_bytes: Ints
+
+
 def plan_cost(plan: Plan, part_bytes: Sequence[int]) -> PlanAmounts:
     """Bytes at every member when part i of the buffer has `part_bytes[i]` bytes (parts may differ, and be empty).
 
-    ProgramError unless there is one size, not negative, for each of the plan's parts.
+    The sizes are those of the parts that the collective's callers name, or of the plan's own. ProgramError unless
+    there is one size, not negative, for each.
     """
-    return _member_amounts(plan, _checked_sizes(plan, tuple(part_bytes)))
+    key = (plan, sizes := _checked_sizes(plan, part_bytes))
+    return _MEMBERS.get(key, lambda: _member_amounts(plan, plan.sizes_of(np.array(sizes, np.int64))))
 
 
-def group_amounts(plan: Plan, part_bytes: Sequence[int], ranks: Sequence[int], topology: Topology) -> GroupAmounts:
+def group_amounts(
+    plan: Plan,
+    part_bytes: Sequence[int],
+    ranks: Sequence[int],
+    topology: Topology,
+    protocol: Protocol = PLAIN,
+) -> GroupAmounts:
     """What the plan demands when member i of the group is card `ranks[i]` of the topology.
 
-    Transfers of one step that cross the same link add their bytes there. ProgramError for wrong sizes, ConfigError for
-    ranks that are not distinct cards or cannot reach each other. Cached: treat `link_bytes` as read-only.
+    Transfers of one step that cross the same link add their bytes there. `protocol` is how the library sends: its
+    start and step costs count as latency, and its share of the bandwidth slows the flow. ProgramError for wrong sizes,
+    ConfigError for ranks that are not distinct cards or cannot reach each other. Cached: `link_bytes` is read-only.
     """
-    return _group_amounts(plan, _checked_sizes(plan, tuple(part_bytes)), tuple(ranks), topology)
+    key = (plan, _checked_sizes(plan, part_bytes), tuple(ranks), topology, protocol)
+    return _AMOUNTS.get(key, lambda: _group_amounts(*key))
 
 
-def _checked_sizes(plan: Plan, part_bytes: tuple[int, ...]) -> tuple[int, ...]:
-    if len(part_bytes) != plan.parts:
-        raise ProgramError(f"{plan.name}: {len(part_bytes)} part sizes; it has {plan.parts} parts")
-    if any(size < 0 for size in part_bytes):
-        raise ProgramError(f"{plan.name}: part sizes {part_bytes} must not be negative")
-    return part_bytes
+def step_profile(
+    plan: Plan,
+    part_bytes: Sequence[int],
+    ranks: Sequence[int],
+    topology: Topology,
+    protocol: Protocol = PLAIN,
+) -> StepProfile:
+    """What holds each step of the plan alone, placed as in group_amounts; the same errors."""
+    sizes = plan.sizes_of(np.array(_checked_sizes(plan, part_bytes), np.int64))
+    placed = place(plan, tuple(ranks), topology)
+    bytes_of = _sizes_of_transfers(plan, sizes)
+    _, terms = placed.flows(bytes_of)
+    moved, reduced = (np.zeros(plan.num_steps, np.int64) for _ in range(2))
+    for pattern in plan.patterns:
+        some = bytes_of[pattern.rows]
+        moved[pattern.steps], reduced[pattern.steps] = _busiest_members(plan, pattern, some)
+    latency = placed.latency_ps + protocol.latencies(plan.moves.streamed)
+    return StepProfile(protocol.flows_ps(terms), latency, moved, reduced)
 
 
-@lru_cache(maxsize=4096)
-def _member_amounts(plan: Plan, part_bytes: tuple[int, ...]) -> PlanAmounts:
-    sent, received, reduced = ([0] * plan.size for _ in range(3))
-    step_bytes = []
-    sizes = (*part_bytes, 0)  # so that sizes[SIGNAL] is 0
-    for step in plan.steps:
-        largest = 0
-        for transfer in step.transfers:
-            size = sizes[transfer.part]
-            sent[transfer.source] += size
-            received[transfer.target] += size
-            reduced[transfer.target] += size if transfer.reduces else 0
-            largest = max(largest, size)
-        step_bytes.append(largest)
-    return PlanAmounts(tuple(sent), tuple(received), tuple(reduced), tuple(step_bytes))
+def _busiest_members(plan: Plan, pattern: Pattern, sizes: Ints) -> tuple[Ints, Ints]:
+    """(bytes read and written, bytes reduced) at the busiest member in every step of a pattern."""
+    columns = np.arange(len(pattern.sources))
+    adding = columns[pattern.reduces]
+    places = np.concatenate((pattern.sources, pattern.targets, pattern.targets[adding]))
+    ends, reducers = (
+        Incidence.of(where[where < plan.size], which[where < plan.size])
+        for where, which in ((places, np.concatenate((columns, columns, adding))), (pattern.targets[adding], adding))
+    )
+    none = np.zeros(len(sizes), np.int64)
+    moved, reduced = (
+        kind.sums(sizes[:, kind.columns]).max(axis=1) if len(kind.ids) else none for kind in (ends, reducers)
+    )
+    return moved, reduced
 
 
-@dataclass(frozen=True)
-class _Placement:
-    """A plan on a topology before sizes are known: for each step, which parts cross which link."""
-
-    latency_ps: int
-    crossings: tuple[tuple[tuple[int, tuple[int, ...]], ...], ...]  # a step: ((link id, parts), ..)
-
-
-@lru_cache(maxsize=512)
-def _place(plan: Plan, ranks: tuple[int, ...], topology: Topology) -> _Placement:
-    _check_ranks(plan, ranks, topology)
-    latency_ps = 0
-    crossings = []
-    for step in plan.steps:
-        parts: dict[int, list[int]] = {}
-        longest_ps = 0
-        for transfer in step.transfers:
-            path = route(topology, ranks[transfer.source], ranks[transfer.target])
-            longest_ps = max(longest_ps, sum(topology.links[link_id].latency_ps for link_id in path))
-            for link_id in path if transfer.part != SIGNAL else ():
-                parts.setdefault(link_id, []).append(transfer.part)
-        latency_ps += longest_ps
-        crossings.append(tuple((link_id, tuple(parts[link_id])) for link_id in sorted(parts)))
-    return _Placement(latency_ps, tuple(crossings))
+def _checked_sizes(plan: Plan, part_bytes: Sequence[int]) -> tuple[int, ...]:
+    sizes = tuple(part_bytes)
+    if len(sizes) not in (plan.parts, plan.given):
+        raise ProgramError(f"{plan.name}: {len(sizes)} part sizes; it has {plan.given} parts")
+    if sizes and min(sizes) < 0:
+        raise ProgramError(f"{plan.name}: part sizes {_shortened(sizes)} must not be negative")
+    return sizes
 
 
-def _check_ranks(plan: Plan, ranks: tuple[int, ...], topology: Topology) -> None:
-    if len(ranks) != plan.size:
-        raise ConfigError(f"{plan.name}: ranks {ranks} are {len(ranks)}; the group has {plan.size} members")
-    if len(set(ranks)) < len(ranks):
-        twice = min(rank for rank in ranks if ranks.count(rank) > 1)
-        raise ConfigError(f"{plan.name}: rank {twice} stands twice in {ranks}; every rank is one card")
-    if outside := [rank for rank in ranks if not 0 <= rank < topology.cards]:
-        raise ConfigError(
-            f"{plan.name}: rank {outside[0]} is no card; the {topology.kind} has 0 to {topology.cards - 1}"
-        )
+def _shortened(sizes: tuple[int, ...]) -> str:
+    return str(sizes) if len(sizes) <= 16 else f"{str(sizes[:16])[:-1]}, ..)"
 
 
-@lru_cache(maxsize=4096)
-def _group_amounts(plan: Plan, part_bytes: tuple[int, ...], ranks: tuple[int, ...], topology: Topology) -> GroupAmounts:
-    placement = _place(plan, ranks, topology)
-    link_bytes: dict[int, int] = {}
-    busiest: dict[int, int] = {}  # bandwidth -> bytes, over the steps in which such a link was the busiest
-    for step in placement.crossings:
-        worst_bytes, worst_bandwidth = 0, 1
-        for link_id, parts in step:
-            size = sum([part_bytes[part] for part in parts])
-            link_bytes[link_id] = link_bytes.get(link_id, 0) + size
-            bandwidth = topology.links[link_id].bandwidth_bytes_per_s
-            if size * worst_bandwidth > worst_bytes * bandwidth:
-                worst_bytes, worst_bandwidth = size, bandwidth
-        busiest[worst_bandwidth] = busiest.get(worst_bandwidth, 0) + worst_bytes
+def _sizes_of_transfers(plan: Plan, sizes: Ints) -> Ints:
+    return np.append(sizes, 0)[plan.moves.parts]  # so that the size of SIGNAL is 0
+
+
+def _member_amounts(plan: Plan, sizes: Ints) -> PlanAmounts:
+    moves, bytes_of = plan.moves, _sizes_of_transfers(plan, sizes)
+    sent, received, reduced = (np.zeros(plan.size + 1, np.int64) for _ in range(3))
+    np.add.at(sent, moves.sources, bytes_of)
+    np.add.at(received, moves.targets, bytes_of)
+    np.add.at(reduced, moves.targets, bytes_of * moves.reduces)
+    largest = np.maximum.reduceat(bytes_of, moves.starts[:-1]) if len(moves) else sent[:0]
+    members: list[tuple[Any, ...]] = [tuple(row[: plan.size].tolist()) for row in (sent, received, reduced)]
+    return PlanAmounts(members[0], members[1], members[2], tuple(largest.tolist()))
+
+
+def _group_amounts(
+    plan: Plan, part_bytes: tuple[int, ...], ranks: tuple[int, ...], topology: Topology, protocol: Protocol
+) -> GroupAmounts:
+    placed = place(plan, ranks, topology)
+    bytes_of = _sizes_of_transfers(plan, plan.sizes_of(np.array(part_bytes, np.int64)))
+    per_link, terms = placed.flows(bytes_of)
+    used = np.flatnonzero(per_link)
+    latency = placed.latency_ps + protocol.latencies(plan.moves.streamed)
     return GroupAmounts(
-        link_bytes={link_id: size for link_id, size in sorted(link_bytes.items()) if size},
-        members=_member_amounts(plan, part_bytes),
-        flow_ps=_ceiling(Fraction(size * PS_PER_S, bandwidth) for bandwidth, size in busiest.items()),
-        latency_ps=placement.latency_ps,
-        steps=len(plan.steps),
+        link_bytes=dict(zip(used.tolist(), per_link[used].tolist(), strict=True)),
+        members=plan_cost(plan, part_bytes),
+        flow_ps=protocol.flow_ps(terms),
+        latency_ps=int(latency.sum()) + protocol.start_ps * bool(plan.num_steps),
+        steps=plan.num_steps,
     )
 
 
-def _ceiling(terms: Iterable[Fraction]) -> int:
-    """The least whole number that is not below the exact sum."""
-    total = sum(terms, Fraction(0))
-    return -(-total.numerator // total.denominator)
+def _weight(amounts: GroupAmounts) -> int:
+    return 1000 + 130 * len(amounts.link_bytes) + _members_weight(amounts.members)
+
+
+def _members_weight(members: PlanAmounts) -> int:
+    return 500 + 40 * (3 * len(members.sent_bytes) + len(members.step_bytes))
+
+
+_MEMBERS: WeighedCache[PlanAmounts] = WeighedCache(KEPT_BYTES, _members_weight)
+_AMOUNTS: WeighedCache[GroupAmounts] = WeighedCache(KEPT_BYTES, _weight)

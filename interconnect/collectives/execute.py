@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from types import EllipsisType
 from typing import Any
 
@@ -11,7 +10,8 @@ import numpy as np
 
 from ...isa.dtype import DType
 from ...isa.errors import ProgramError, UnsupportedError
-from .plan import SIGNAL, Plan, Transfer
+from .cache import WeighedCache
+from .plan import SIGNAL, Ints, Plan
 
 Array = np.ndarray[Any, Any]
 Index = slice | EllipsisType
@@ -41,30 +41,66 @@ def execute(
     A part may be `slice(a, b)` of a flat buffer or of rows, or `(..., slice(a, b))` of columns; a plan without parts
     (a barrier) moves nothing. What a part must hold at first, and holds at last, is the collective's meaning: an
     all-gather starts with member i's contribution in part i of its own buffer; a reduce-scatter leaves partial sums in
-    the parts that a member does not own.
+    the parts that a member does not own. Parts that the plan cuts further are cut as flat runs, as `even_parts` does.
 
     At every reducing transfer the target adds the arriving partial sum to its own element, in float32, and rounds to
-    `dtype` (nearest, ties to even), in the order that the plan gives: at each hop, as a recv-reduce does. Integers wrap
-    around. `reduce(dst, src)` may do that addition instead, on storage arrays of one shape, giving the same bits.
+    `dtype` (nearest, ties to even), in the order that the plan gives: at each hop, as a recv-reduce does, in a switch
+    too. Integers wrap around. `reduce(dst, src)` may do that addition instead, on storage arrays of one shape, giving
+    the same bits.
 
     ProgramError for buffers or parts that do not fit the plan, UnsupportedError for adding packed sub-byte elements.
     """
     _check(plan, buffers, dtype, parts)
-    order, reduces = _order(plan)
-    if not order or not parts:
+    if not plan.moves.count or not parts:
         return
-    if reduces and dtype.bits % 8:
+    pieces = [[buffer[part] for part in parts] for buffer in buffers]
+    if len(parts) == plan.parts:
+        run_pieces(plan, pieces, dtype, reduce)
+        return
+    flat = [[np.ascontiguousarray(piece) for piece in row] for row in pieces]
+    if plan.cuts_each_part:
+        cut = [[run for piece in row for run in _runs(piece, plan.parts // plan.given)] for row in flat]
+    else:
+        flat = [[np.concatenate([piece.reshape(-1) for piece in row])] for row in flat]
+        cut = [_runs(row[0], plan.parts) for row in flat]
+    run_pieces(plan, cut, dtype, reduce)
+    for row, own in zip(flat, pieces, strict=True):
+        _put_back(row, own)
+
+
+def run_pieces(plan: Plan, pieces: Sequence[Sequence[Array]], dtype: DType, reduce: AddInto | None = None) -> None:
+    """The same on pieces already cut: `pieces[member][part]` is a view of each of the plan's own parts."""
+    if plan.moves.reduces.any() and dtype.bits % 8:
         raise UnsupportedError(f"{plan.name}: {dtype} packs several elements in a byte, which cannot be added in place")
+    rows = [list(row) for row in pieces]
+    if plan.uses_switch and rows:
+        rows.append([np.zeros_like(piece) for piece in rows[0]])
     add = reduce
     if add is None:
-        add, buffers = _add_into, [buffer.view(dtype.value) for buffer in buffers]
-    pieces = [[buffer[part] for part in parts] for buffer in buffers]
+        add, rows = _add_into, [[piece.view(dtype.value) for piece in row] for row in rows]
     with np.errstate(over="ignore", invalid="ignore"):  # a sum that overflows is an infinity here as on a card
-        for transfers, needs_copies in order:
+        for transfers, needs_copies in _order(plan):
             if needs_copies:
-                _run_with_copies(transfers, pieces, add)
+                _run_with_copies(transfers, rows, add)
             else:
-                _run(transfers, pieces, add)
+                _run(transfers, rows, add)
+
+
+def _runs(piece: Array, count: int) -> list[Array]:
+    flat = piece.reshape(-1)
+    return [flat[run] for run in even_parts(flat.size, count)]
+
+
+def _put_back(flat: list[Array], own: list[Array]) -> None:
+    """Copy what was cut from copies back into the members' own parts; views of them need none."""
+    if len(flat) == len(own):
+        sources = flat
+    else:
+        bounds = np.cumsum([piece.size for piece in own])[:-1]
+        sources = np.split(flat[0], bounds)
+    for source, target in zip(sources, own, strict=True):
+        if not np.may_share_memory(source, target):
+            target[...] = source.reshape(target.shape)
 
 
 def _add_into(target: Array, source: Array) -> None:
@@ -89,21 +125,43 @@ def _run_with_copies(transfers: Transfers, pieces: list[list[Array]], add: AddIn
             pieces[target][part][...] = piece
 
 
-@lru_cache(maxsize=512)
-def _order(plan: Plan) -> tuple[tuple[tuple[Transfers, bool], ...], bool]:
-    """(steps that carry bytes, each its transfers as plain tuples and whether it needs copies; whether any reduces)."""
+def _order(plan: Plan) -> tuple[tuple[Transfers, bool], ...]:
+    """Steps that carry bytes, each its transfers as plain tuples, and whether it needs copies."""
+    return _ORDERS.get(plan, lambda: _ordered(plan))
 
-    def plain(transfers: tuple[Transfer, ...]) -> Transfers:
-        return tuple((t.source, t.target, t.part, t.reduces) for t in transfers if t.part != SIGNAL)
 
-    steps = tuple((plain(step.transfers), step.needs_copies) for step in plan.steps)
-    return tuple(step for step in steps if step[0]), any(t.reduces for step in plan.steps for t in step.transfers)
+def _ordered(plan: Plan) -> tuple[tuple[Transfers, bool], ...]:
+    moves = plan.moves
+    carries = moves.parts != SIGNAL
+    columns = (moves.sources, moves.targets, moves.parts, moves.reduces)
+    rows = list(zip(*(column[carries].tolist() for column in columns), strict=True))
+    bounds = np.concatenate(([0], np.cumsum(carries)))[moves.starts].tolist()
+    copies = _needs_copies(plan).tolist()
+    steps = zip(bounds, bounds[1:], copies, strict=False)
+    return tuple((tuple(rows[low:high]), copy) for low, high, copy in steps if high > low)
+
+
+def _needs_copies(plan: Plan) -> Ints:
+    """For every step whether a transfer sends what another one of it overwrites."""
+    moves = plan.moves
+    place = (moves.step_of * (plan.size + 1), max(1, plan.parts))
+    sent = (place[0] + moves.sources) * place[1] + moves.parts
+    reached = (place[0] + moves.targets) * place[1] + moves.parts
+    clash = np.isin(reached, sent) & (moves.parts != SIGNAL)
+    needs = np.zeros(plan.num_steps, bool)
+    needs[moves.step_of[clash]] = True
+    return needs
+
+
+_ORDERS: WeighedCache[tuple[tuple[Transfers, bool], ...]] = WeighedCache(
+    1 << 28, lambda steps: sum(200 * len(transfers) for transfers, _ in steps)
+)
 
 
 def _check(plan: Plan, buffers: Sequence[Array], dtype: DType, parts: Sequence[Part]) -> None:
-    if len(buffers) != plan.size or len(parts) != plan.parts:
+    if len(buffers) != plan.size or len(parts) not in (plan.given, plan.parts):
         raise ProgramError(
-            f"{plan.name}: {len(buffers)} buffers and {len(parts)} parts; it needs {plan.size} and {plan.parts}"
+            f"{plan.name}: {len(buffers)} buffers and {len(parts)} parts; it needs {plan.size} and {plan.given}"
         )
     for part in parts:
         if not isinstance(part, slice | tuple | EllipsisType):  # an index array would copy, and the sums would be lost

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from siltwin.interconnect.collectives.execute import Part, even_parts, execute
 from siltwin.interconnect.collectives.expand import expand
 from siltwin.interconnect.collectives.plan import SIGNAL, Plan, Step, Transfer
-from siltwin.interconnect.collectives.registry import ALGORITHMS, COLLECTIVES
+from siltwin.interconnect.collectives.registry import ALGORITHMS, COLLECTIVES, Options
 from siltwin.isa.dtype import BF16, DTYPES, FP16, FP32, INT32, DType, decode, encode
 from siltwin.isa.errors import ProgramError, UnsupportedError
 from siltwin.isa.instruction import split_even
 
 FLOATS = [DTYPES[name] for name in ("fp32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2")]
+SHAPES = {6: (3, 2), 8: (2, 2, 2)}
 Array = np.ndarray[Any, Any]
 
 
@@ -26,7 +27,7 @@ def random_buffers(members: int, count: int, dtype: DType, seed: int = 0) -> lis
 
 def one_by_one(plan: Plan, buffers: list[Array], dtype: DType, parts: tuple[slice, ...]) -> list[Array]:
     """The meaning: send, then recv or recv_reduce, element by element, each step reading what stood before it."""
-    state = [buffer.copy() for buffer in buffers]
+    state = [buffer.copy() for buffer in buffers] + [np.zeros_like(buffers[0])]  # the last one is a switch's
     for step in plan.steps:
         before = [buffer.copy() for buffer in state]
         for move in step.transfers:
@@ -38,7 +39,20 @@ def one_by_one(plan: Plan, buffers: list[Array], dtype: DType, parts: tuple[slic
                     own = state[move.target][element : element + 1]
                     arriving = encode(decode(own, dtype) + decode(arriving, dtype), dtype)
                 state[move.target][element] = arriving[0]
-    return state
+    return state[: plan.size]
+
+
+def own_parts(plan: Plan, count: int) -> tuple[slice, ...]:
+    """A buffer of `count` elements as the plan cuts it when its callers cut it evenly."""
+    if not plan.cuts_each_part:
+        return even_parts(count, plan.parts)
+    pieces = plan.parts // max(1, plan.given)
+    cuts = [(outer, inner) for outer in even_parts(count, plan.given) for inner in even_parts(len_of(outer), pieces)]
+    return tuple(slice(outer.start + inner.start, outer.start + inner.stop) for outer, inner in cuts)
+
+
+def len_of(part: slice) -> int:
+    return part.stop - part.start
 
 
 def bits(buffers: list[Array]) -> list[bytes]:
@@ -47,14 +61,18 @@ def bits(buffers: list[Array]) -> list[bytes]:
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=repr)
 @pytest.mark.parametrize(("collective", "name"), sorted(ALGORITHMS))
-@pytest.mark.parametrize(("size", "count"), [(1, 5), (2, 7), (3, 12), (5, 23), (8, 3)])
+@pytest.mark.parametrize(("size", "count"), [(1, 5), (2, 7), (3, 12), (5, 23), (6, 40), (8, 3)])
 def test_execution_equals_its_transfers_one_by_one(
     dtype: DType, collective: str, name: str, size: int, count: int
 ) -> None:
-    plan = expand(collective, COLLECTIVES[collective].size or size, name)
+    shaped = name.startswith("hierarchical") and size > 1
+    if shaped and size not in SHAPES:
+        return
+    options = Options(shape=SHAPES[size]) if shaped else Options()
+    plan = expand(collective, COLLECTIVES[collective].size or size, name, options=options)
     buffers = random_buffers(plan.size, count, dtype, seed=size)
-    parts = even_parts(count, plan.parts) if plan.parts else ()
-    expected = one_by_one(plan, buffers, dtype, parts)
+    parts = even_parts(count, plan.given) if plan.parts else ()
+    expected = one_by_one(plan, buffers, dtype, own_parts(plan, count) if plan.parts else ())
     execute(plan, buffers, dtype, parts)
     assert bits(buffers) == bits(expected)
 
@@ -148,11 +166,13 @@ def test_a_barrier_moves_nothing() -> None:
 def test_a_step_reads_what_stood_before_it() -> None:
     """A swap, and an exchange of sums, which one after the other would give [1, 1] and [3, 5]."""
     part = [slice(0, 1)]
-    swap = Plan("all_reduce", "by hand", 2, (Step((Transfer(0, 1, 0), Transfer(1, 0, 0))),), parts=1)
+    swap = Plan.of_steps("all_reduce", "by hand", 2, (Step((Transfer(0, 1, 0), Transfer(1, 0, 0))),), parts=1)
     both = [np.float32([1]), np.float32([2])]
     execute(swap, both, FP32, part)
     assert [list(b) for b in both] == [[2], [1]]
-    sums = Plan("all_reduce", "sums by hand", 2, (Step((Transfer(0, 1, 0, True), Transfer(1, 0, 0, True))),), parts=1)
+    sums = Plan.of_steps(
+        "all_reduce", "sums by hand", 2, (Step((Transfer(0, 1, 0, True), Transfer(1, 0, 0, True))),), parts=1
+    )
     execute(sums, both, FP32, part)
     assert [list(b) for b in both] == [[3], [3]]
 

@@ -1,0 +1,291 @@
+"""A plan on a topology: which transfers cross which links, before anybody says how many bytes they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ...isa.errors import ConfigError
+from ..link import Link
+from ..routing import router, sorted_unique
+from ..topology import Topology
+from .cache import WeighedCache
+from .plan import Ints, Pattern, Plan
+from .protocol import Terms
+
+AT_ONCE = 1 << 22  # crossings looked at together
+NEARLY = 1 - 1e-12  # floats choose the busiest link but for ties this close, which whole numbers decide
+
+
+@dataclass(frozen=True, eq=False)
+class Incidence:
+    """Which transfers of a step count at which place: at `ids[i]` those in `columns[starts[i] : starts[i + 1]]`."""
+
+    ids: Ints
+    columns: Ints
+    starts: Ints
+
+    @staticmethod
+    def of(places: Ints, columns: Ints) -> Incidence:
+        """Transfer `columns[i]` counts at `places[i]`."""
+        order = np.argsort(places, kind="stable")
+        ids, starts = np.unique(places[order], return_index=True)
+        return Incidence(ids, columns[order], starts)
+
+    def sums(self, sizes: Ints) -> Ints:
+        """[steps, places] of what counts there, from [steps, entries] in the order of `columns`."""
+        if len(self.ids) == len(self.columns):
+            return sizes
+        return np.asarray(np.add.reduceat(sizes, self.starts, axis=1))
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedPattern:
+    """A pattern of steps on a topology: `crossings` at links, entry i being share `shares[i]` of its transfer.
+
+    Entries stand in order of their links' bandwidths, those of `bandwidths[i]` from place `classes[i]` on.
+    """
+
+    pattern: Pattern
+    crossings: Incidence
+    shares: Ints
+    stripes: int
+    bandwidths: tuple[int, ...]
+    classes: Ints
+    stored: Stored | None
+
+    def loads(self, bytes_of: Ints) -> Ints:
+        """Bytes on `crossings.ids` in every step, int64 [steps, links]."""
+        sizes = bytes_of[self.pattern.rows[:, self.crossings.columns]]
+        if self.stripes > 1:
+            base, longer = np.divmod(sizes, self.stripes)
+            sizes = base + (self.shares < longer)
+        return self.crossings.sums(sizes)
+
+    def flow_terms(self, bytes_of: Ints, loads: Ints) -> list[dict[int, int]]:
+        """Bytes and bandwidths of every step, whose quotients sum up to how long its bytes flow alone."""
+        if not self.bandwidths:
+            return [{} for _ in self.pattern.steps]
+        busiest = np.maximum.reduceat(loads, self.classes, axis=1)
+        terms = _longest(busiest, self.bandwidths)
+        if self.stored is not None:
+            for step, held in zip(terms, self.stored.longest(bytes_of[self.pattern.rows]), strict=True):
+                for bandwidth, size in held.items():
+                    step[bandwidth] = step.get(bandwidth, 0) + size
+        return terms
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedPlan:
+    """A plan on a topology, pattern by pattern. `latency_ps` is that of every step, int64 [steps]."""
+
+    plan: Plan
+    topology: Topology
+    latency_ps: Ints
+    patterns: tuple[PlacedPattern, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Host memory that the arrays take."""
+        return self.latency_ps.nbytes + sum(
+            2000 + 3 * placed.crossings.columns.nbytes + placed.pattern.rows.nbytes for placed in self.patterns
+        )
+
+    def flows(self, bytes_of: Ints) -> tuple[Ints, list[Terms]]:
+        """When transfer i has `bytes_of[i]`: bytes on every link, int64 [links], and the terms of every step's flow.
+
+        The terms are the bytes and bandwidth of the busiest link, and of the hops at which the longest held message
+        waits to be whole; their quotients add up.
+        """
+        total = np.zeros(len(self.topology.links), np.int64)
+        terms: list[Terms] = [{} for _ in range(self.plan.num_steps)]
+        for placed in self.patterns:
+            steps = max(1, AT_ONCE // max(1, len(placed.crossings.columns)))
+            for first in range(0, len(placed.pattern.steps), steps):
+                some = placed if first == 0 and steps >= len(placed.pattern.steps) else _cut(placed, first, steps)
+                loads = some.loads(bytes_of)
+                total[some.crossings.ids] += loads.sum(axis=0)
+                for step, held in zip(some.pattern.steps.tolist(), some.flow_terms(bytes_of, loads), strict=True):
+                    terms[step] = held
+        return total, terms
+
+
+def _cut(placed: PlacedPattern, first: int, count: int) -> PlacedPattern:
+    pattern, some = placed.pattern, slice(first, first + count)
+    return replace(placed, pattern=replace(pattern, steps=pattern.steps[some], rows=pattern.rows[some]))
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """Messages that are stored on their way: of which transfers each is made, and at which hops it waits.
+
+    Message i waits at `hops[kinds[i]]`: (bandwidth of the link to there, packet bytes or 0 for all of it) each.
+    """
+
+    messages: Incidence
+    kinds: Ints
+    hops: tuple[tuple[tuple[int, int], ...], ...]
+
+    def longest(self, bytes_of: Ints) -> list[dict[int, int]]:
+        """For every step the message that is held up longest, as bytes by bandwidth; from [steps, transfers]."""
+        sizes = self.messages.sums(bytes_of[:, self.messages.columns])
+        seconds = np.zeros(sizes.shape)
+        for kind, hops in enumerate(self.hops):
+            mine = self.kinds == kind
+            for bandwidth, packet in hops:
+                seconds[:, mine] += (np.minimum(sizes[:, mine], packet) if packet else sizes[:, mine]) / bandwidth
+        longest = seconds.argmax(axis=1)
+        chosen = sizes[np.arange(len(sizes)), longest].tolist()
+        return [self._terms(kind, size) for kind, size in zip(self.kinds[longest].tolist(), chosen, strict=True)]
+
+    def _terms(self, kind: int, size: int) -> dict[int, int]:
+        terms: dict[int, int] = {}
+        for bandwidth, packet in self.hops[kind]:
+            terms[bandwidth] = terms.get(bandwidth, 0) + (min(size, packet) if packet else size)
+        return terms
+
+
+def _longest(busiest: Ints, bandwidths: tuple[int, ...]) -> list[dict[int, int]]:
+    """For every step the class of links whose bytes / bandwidth is largest, exactly: [{bandwidth: bytes}]."""
+    if len(bandwidths) == 1:
+        return [{bandwidths[0]: size} for size in busiest[:, 0].tolist()]
+    seconds = busiest / np.array(bandwidths, float)
+    best = seconds.argmax(axis=1)
+    close = (seconds >= seconds.max(axis=1)[:, None] * NEARLY).sum(axis=1) > 1
+    for step in np.flatnonzero(close).tolist():
+        for index in range(len(bandwidths)):
+            size, rate = int(busiest[step, index]), bandwidths[index]
+            if size * bandwidths[best[step]] > int(busiest[step, best[step]]) * rate:
+                best[step] = index
+    sizes = busiest[np.arange(len(busiest)), best]
+    return [{bandwidths[index]: size} for index, size in zip(best.tolist(), sizes.tolist(), strict=True)]
+
+
+_PLACED: WeighedCache[PlacedPlan] = WeighedCache(1 << 28, lambda placed: 1000 + placed.num_bytes)
+
+
+def place(plan: Plan, ranks: tuple[int, ...], topology: Topology) -> PlacedPlan:
+    """The plan with member i on card `ranks[i]`; ConfigError for ranks that do not suit, or without a way between."""
+    return _PLACED.get((plan, ranks, topology), lambda: _place(plan, ranks, topology))
+
+
+def _place(plan: Plan, ranks: tuple[int, ...], topology: Topology) -> PlacedPlan:
+    _check_ranks(plan, ranks, topology)
+    nodes = np.array([*ranks, _switch_of(plan, ranks, topology)], np.int64)
+    ways = _Ways(plan, nodes, topology)
+    latency_ps = np.zeros(plan.num_steps, np.int64)
+    patterns = []
+    for pattern in plan.patterns:
+        pairs = ways.pairs(pattern)
+        longest = int(ways.latency_ps[pairs].max())
+        streamed = plan.moves.streamed[pattern.steps]
+        latency_ps[pattern.steps] = np.where(streamed, 0, longest) + ways.overhead_ps(pairs)
+        patterns.append(ways.placed(pattern, pairs))
+    return PlacedPlan(plan, topology, latency_ps, tuple(patterns))
+
+
+class _Ways:
+    """Routes of all pairs of members that a plan lets talk to each other, and what passes along them."""
+
+    def __init__(self, plan: Plan, nodes: Ints, topology: Topology) -> None:
+        self._plan, self._topology, self._members = plan, topology, len(nodes)
+        keys = [self._keys(pattern) for pattern in plan.patterns]
+        self._pairs = sorted_unique(np.concatenate(keys)) if keys else np.zeros(0, np.int64)
+        sources, targets = np.divmod(self._pairs, len(nodes))
+        self._routes = router(topology).routes(nodes[sources], nodes[targets], fixed=plan.uses_switch)
+        links = topology.columns
+        self._bandwidth, self._overhead, self._stores = links.bandwidth_bytes_per_s, links.overhead_ps, links.stores
+        total = np.concatenate(([0], np.cumsum(links.latency_ps[self._routes.links])))
+        starts = self._routes.starts
+        self.latency_ps = (total[starts[1:]] - total[starts[:-1]]).reshape(-1, self._routes.stripes).max(axis=1)
+
+    def _keys(self, pattern: Pattern) -> Ints:
+        return pattern.sources.astype(np.int64) * self._members + pattern.targets
+
+    def pairs(self, pattern: Pattern) -> Ints:
+        """The number of the pair that each transfer of a pattern belongs to."""
+        return np.searchsorted(self._pairs, self._keys(pattern))
+
+    def overhead_ps(self, pairs: Ints) -> int:
+        """How long the messages of a step, one a pair, hold the busiest port beside their bytes."""
+        if not self._overhead.any():
+            return 0
+        messages = np.unique(pairs)
+        ports = self._routes.links[self._routes.starts[messages * self._routes.stripes]]
+        return int((np.bincount(ports, minlength=len(self._overhead)) * self._overhead).max())
+
+    def placed(self, pattern: Pattern, pairs: Ints) -> PlacedPattern:
+        """A pattern's transfers as crossings of links."""
+        routes, stripes = self._routes, self._routes.stripes
+        flows = (pairs[:, None] * stripes + np.arange(stripes)).reshape(-1)
+        counts = routes.hops[flows]
+        entry = np.repeat(np.arange(len(flows)), counts)
+        first = routes.starts[flows] - (np.cumsum(counts) - counts)
+        links = routes.links[first[entry] + np.arange(len(entry))]
+        if self._plan.uses_switch:
+            kept = self._unmerged(pattern, entry, links)
+            entry, links = entry[kept], links[kept]
+        order = np.lexsort((links, self._bandwidth[links]))
+        entry, links = entry[order], links[order]
+        starts = np.flatnonzero(np.r_[True, np.diff(links) != 0]) if len(links) else np.zeros(0, np.int64)
+        crossings = Incidence(links[starts], entry // stripes, starts)
+        rates, classes = np.unique(self._bandwidth[crossings.ids], return_index=True)
+        stored = self._stored(pairs) if self._stores.any() else None
+        return PlacedPattern(pattern, crossings, entry % stripes, stripes, tuple(rates.tolist()), classes, stored)
+
+    def _unmerged(self, pattern: Pattern, entry: Ints, links: Ints) -> Ints:
+        """What meets on its way to a reducing switch, or parts on its way from it, crosses a link once a part."""
+        parts = self._plan.moves.parts[pattern.rows[0]][entry]
+        up = pattern.targets[entry] == self._plan.size
+        _, first = np.unique(np.stack((parts * 2 + up, links)), axis=1, return_index=True)
+        return np.sort(first)
+
+    def _stored(self, pairs: Ints) -> Stored | None:
+        """The messages of a step that a node on their way stores before it sends them on."""
+        messages = Incidence.of(pairs, np.arange(len(pairs)))
+        kinds: dict[tuple[tuple[int, int], ...], int] = {}
+        kind_of = [kinds.setdefault(self._hops(pair), len(kinds)) for pair in messages.ids.tolist()]
+        return Stored(messages, np.array(kind_of), tuple(kinds)) if any(kinds) else None
+
+    def _hops(self, pair: int) -> tuple[tuple[int, int], ...]:
+        flow = pair * self._routes.stripes
+        on_way: list[int] = self._routes.links[self._routes.starts[flow] : self._routes.starts[flow + 1] - 1].tolist()
+        return tuple(_storing(self._topology.links[link]) for link in on_way if self._stores[link])
+
+
+def _storing(link: Link) -> tuple[int, int]:
+    return link.bandwidth_bytes_per_s, link.packet_bytes
+
+
+def _switch_of(plan: Plan, ranks: tuple[int, ...], topology: Topology) -> int:
+    """The reducing switch that is nearest to all members together, the lowest of several; -1 where none is needed."""
+    if not plan.uses_switch or plan.size == 1:
+        return -1
+    if not topology.reducing:
+        raise ConfigError(
+            f"{plan.name}: no switch of this {topology.kind} reduces; choose another algorithm, or say "
+            "`switch_reduces: true` at the level whose switches do"
+        )
+    found: dict[int, int] = {}
+    for switch in sorted(topology.reducing):
+        try:
+            routes = router(topology).routes(np.array(ranks), np.full(len(ranks), switch), fixed=True)
+        except ConfigError:
+            continue
+        found[switch] = int(routes.hops.sum())
+    if not found:
+        raise ConfigError(f"{plan.name}: no reducing switch is reached from all of ranks {ranks}")
+    return min(found, key=lambda switch: (found[switch], switch))
+
+
+def _check_ranks(plan: Plan, ranks: tuple[int, ...], topology: Topology) -> None:
+    if len(ranks) != plan.size:
+        raise ConfigError(f"{plan.name}: ranks {ranks} are {len(ranks)}; the group has {plan.size} members")
+    if len(set(ranks)) < len(ranks):
+        twice = min(rank for rank in ranks if ranks.count(rank) > 1)
+        raise ConfigError(f"{plan.name}: rank {twice} stands twice in {ranks}; every rank is one card")
+    if outside := [rank for rank in ranks if not 0 <= rank < topology.cards]:
+        raise ConfigError(
+            f"{plan.name}: rank {outside[0]} is no card; the {topology.kind} has 0 to {topology.cards - 1}"
+        )
