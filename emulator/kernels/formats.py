@@ -105,7 +105,7 @@ def _rows(kind, out, codes, scales, zero, base, flip, rows, block_rows, block_co
                 _int4(run, stored, scale, offset, flip)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RowDecoder:
     """Rows of one packed tensor as float32, as isa's dequantise gives them to the bit (any NaN for a NaN).
 

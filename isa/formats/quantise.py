@@ -29,7 +29,7 @@ from .scheme import QuantScheme, Shape
 _SCALE_MAX = 448.0  # largest e4m3: where nvfp4's global scale puts the largest block scale
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Scales:
     """The scales of a tensor as stored: `codes` [..., row blocks, column blocks] in the scheme's scale dtype (fp32 and
     fp16 as themselves, bf16 as uint16, e4m3 and e8m0 as uint8); `global_scale` divides them all; `zero_points` (int8,
@@ -40,7 +40,7 @@ class Scales:
     zero_points: Array | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Packed:
     """A quantised tensor as it lies in memory: codes in the scheme's packing, scales, and the shape it stands for.
 
