@@ -92,11 +92,12 @@ def parse_layout(text: str | None) -> Layout:
 def legal_tp(graph: Graph) -> list[int]:
     """Tensor-parallel degrees that divide every layer's heads and feed-forward width.
 
-    The kv heads are dealt out evenly, or each is replicated on as many ranks as it takes.
+    The kv heads are dealt out evenly, or each is replicated on as many ranks as it takes; every rank holds at least one
+    row of the vocabulary.
     """
     sizes = {_sizes(layer) for layer in graph.layers}
-    most = min((heads for heads, _, _ in sizes), default=1)
-    return [degree for degree in range(1, min(most, MOST_CARDS) + 1) if all(_fits(*size, degree) for size in sizes)]
+    most = min(graph.vocab_size, MOST_CARDS, *(heads for heads, _, _ in sizes)) if sizes else 1
+    return [degree for degree in range(1, most + 1) if all(_fits(*size, degree) for size in sizes)]
 
 
 def _sizes(layer: DecoderLayer) -> tuple[int, int, int]:
@@ -114,8 +115,9 @@ def check_layout(layout: Layout, graph: Graph, cluster_cards: int | None) -> Non
         attention = graph.layers[0].attention
         raise ConfigError(
             f"tp={layout.tp} does not fit {graph.name}: it must divide {attention.num_heads} attention heads, share or "
-            f"replicate {attention.num_kv_heads} kv heads evenly, and divide the feed-forward width "
-            f"{graph.layers[0].mlp.intermediate_size}; choose tp from {', '.join(map(str, legal))}"
+            f"replicate {attention.num_kv_heads} kv heads evenly, divide the feed-forward width "
+            f"{graph.layers[0].mlp.intermediate_size} and be at most the vocabulary of {graph.vocab_size}; "
+            f"choose tp from {', '.join(map(str, legal))}"
         )
     if layout.pp > len(graph.layers):
         raise ConfigError(

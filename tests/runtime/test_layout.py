@@ -1,5 +1,7 @@
 """Layouts: which rank stands where, which meshes are legal, and what an illegal one is told."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -97,8 +99,16 @@ def test_axes_that_are_not_named_are_one() -> None:
 
 
 def test_many_million_heads_are_not_counted_through() -> None:
-    model = graph(heads=2**28, kv_heads=1, layers=1, width=3 * 2**20)
+    model = replace(graph(heads=2**28, kv_heads=1, layers=1, width=3 * 2**20), vocab_size=2**20)
     assert legal_tp(model) == [1, *(2**power for power in range(1, 17))]
+
+
+def test_no_rank_is_left_without_a_row_of_the_vocabulary() -> None:
+    small = replace(graph(), vocab_size=8)
+    assert legal_tp(small) == [1, 3]
+    assert legal_tp(replace(small, vocab_size=9)) == [1, 3, 9]
+    with pytest.raises(ConfigError, match="at most the vocabulary of 8; choose tp from 1, 3$"):
+        check_layout(Layout(tp=9), small, None)
 
 
 def test_more_stages_than_layers_are_refused() -> None:

@@ -1,5 +1,7 @@
 """Lowering: programs are legal, race-free, and hold exactly their shards."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -128,6 +130,24 @@ def test_the_race_check_sees_a_missing_wait() -> None:
     result = lowered(graph(), Layout(tp=2), 0)
     text = disassemble(result.program).replace(" | wait vector+1\n", "\n", 1)
     assert races(assemble(text), result)
+
+
+@pytest.mark.parametrize("queues", [QUEUES, STREAMS])
+@pytest.mark.parametrize("layout", [Layout(tp=2), Layout(tp=2, pp=2)])
+def test_no_wait_within_a_block_can_be_dropped_unnoticed(layout: Layout, queues: dict[Unit, str]) -> None:
+    """Every wait for an instruction of the same call is needed; those for earlier calls may imply one another."""
+    result = lowered(graph("llama"), layout, layout.cards - 1, queues)
+    dropped = 0
+    for at, block in enumerate(result.program.blocks):
+        for position, issue in enumerate(block.body):
+            for wait in (wait for wait in issue.waits if wait[1]):
+                body = list(block.body)
+                body[position] = replace(issue, waits=tuple(other for other in issue.waits if other != wait))
+                blocks = list(result.program.blocks)
+                blocks[at] = replace(block, body=tuple(body))
+                assert races(replace(result.program, blocks=tuple(blocks)), result), (block.name, position, wait)
+                dropped += 1
+    assert dropped >= 4
 
 
 def test_locals_that_live_together_never_share_bytes() -> None:
