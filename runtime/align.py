@@ -48,8 +48,8 @@ def align(job: Job) -> AlignReport:
     """
     started = time.perf_counter()
     prepared = prepare(_with_sequences(job))
+    reference = Reference(prepared.checkpoint)  # first, for it may be missing
     ours, requests = compute(prepared)
-    reference = Reference(prepared.checkpoint)
     coarsest = _coarsest(prepared.plan.dtype, prepared.plan.kv_dtype)
     tolerance = TOLERANCES[coarsest.name]
     theirs = _through(reference, requests, prepared.cached)
