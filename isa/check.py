@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from .control import HALT, SIGNAL, WAIT
 from .errors import ProgramError
 from .instruction import Instruction, TensorType
-from .link import BROADCAST
+from .link import BROADCAST, LINK_SCATTER
 from .operands import MAX_UINT, NAME, Kind, NameKind, Role, is_integer
 from .program import Block, BlockShapes, Call, Issue, Program, Space
 
 MAX_RANK = 16
 MAX_GROUP = 1 << 20
+FILLED_BY_ROOT = (BROADCAST, LINK_SCATTER)  # what the other members bring is never read
 READ_ONLY = (Space.WEIGHT, Space.TABLE)  # only host_load fills them
 
 Place = tuple[str | int, ...]
@@ -176,7 +177,7 @@ class _Uses:
         operands = [(kind, getattr(instruction, name)) for name, kind in instruction.operands.items() if kind.role]
         for kind, ref in operands:
             if ref is not None:
-                self._check(ref.buffer, kind, fills=isinstance(instruction, BROADCAST))
+                self._check(ref.buffer, kind, fills=isinstance(instruction, FILLED_BY_ROOT))
         for kind, ref in operands:
             if ref is not None:
                 self._note(ref.buffer, kind, from_host)

@@ -21,7 +21,7 @@ from .instruction import (
     require_floats,
     split_even,
 )
-from .operands import GroupName, In, InOut, Out, Ref
+from .operands import ExtentName, GroupName, In, InOut, Out, Ref
 from .work import CollectiveShape, TransferShape, Unit, Work
 
 
@@ -134,12 +134,8 @@ class ALL_GATHER(Instruction, opcode=0x44, unit=Unit.LINK):
         require_apart(self, self.dst, self.src)
 
     def work(self, s: Sizes) -> Work:
-        dtype, shape = s.type_of(self.dst).dtype, s.shape(self.dst)
-        other = elements(shape) // max(1, shape[0] if self.axis == "rows" else shape[-1])
-        shares = gathered_parts(s, self.dst, self.group, self.axis)
-        _check_own_share(self, s, self.src, shares, self.group, self.axis)
-        parts = tuple(dtype.bytes_of(size * other) for _, size in shares)
-        return _collective(s, "all_gather", self.group, parts, dtype)
+        parts = _share_bytes(self, s, self.dst, self.src, self.group, self.axis)
+        return _collective(s, "all_gather", self.group, parts, s.type_of(self.dst).dtype)
 
 
 class REDUCE_SCATTER(Instruction, opcode=0x45, unit=Unit.LINK):
@@ -155,12 +151,8 @@ class REDUCE_SCATTER(Instruction, opcode=0x45, unit=Unit.LINK):
         require_apart(self, self.dst, self.src)
 
     def work(self, s: Sizes) -> Work:
-        dtype = s.type_of(self.src).dtype
-        row = elements(s.shape(self.src)) // max(1, s.shape(self.src)[0])
-        shares = gathered_parts(s, self.src, self.group, "rows")
-        _check_own_share(self, s, self.dst, shares, self.group, "rows")
-        parts = tuple(dtype.bytes_of(size * row) for _, size in shares)
-        return _collective(s, "reduce_scatter", self.group, parts, dtype)
+        parts = _share_bytes(self, s, self.src, self.dst, self.group, "rows")
+        return _collective(s, "reduce_scatter", self.group, parts, s.type_of(self.src).dtype)
 
 
 class BROADCAST(Instruction, opcode=0x46, unit=Unit.LINK):
@@ -189,6 +181,109 @@ class BARRIER(Instruction, opcode=0x47, unit=Unit.LINK):
         return _collective(s, "barrier", self.group, (), None)
 
 
+class REDUCE(Instruction, opcode=0x48, unit=Unit.LINK):
+    """x on member `root` = the sum of x over the group; x on the other members is left undefined."""
+
+    x: InOut
+    group: GroupName
+    root: int
+
+    def check(self, t: Shapes) -> None:
+        _check_peer(self, t, self.group, self.root)
+        require_floats(self, t, self.x)
+
+    def work(self, s: Sizes) -> Work:
+        return _collective(s, "reduce", self.group, (bytes_of(s, self.x),), s.type_of(self.x).dtype, self.root)
+
+
+class LINK_GATHER(Instruction, opcode=0x49, unit=Unit.LINK):
+    """dst on member `root` = the members' src one after the other, along rows or columns, split as in all_gather.
+
+    dst on the other members is left undefined.
+    """
+
+    dst: Out
+    src: In
+    group: GroupName
+    root: int
+    axis: Literal["rows", "columns"]
+
+    def check(self, t: Shapes) -> None:
+        _check_peer(self, t, self.group, self.root)
+        _check_gather(self, t, self.dst, self.src, self.group, self.axis)
+        require_apart(self, self.dst, self.src)
+
+    def work(self, s: Sizes) -> Work:
+        parts = _share_bytes(self, s, self.dst, self.src, self.group, self.axis)
+        return _collective(s, "gather", self.group, parts, s.type_of(self.dst).dtype, self.root)
+
+
+class LINK_SCATTER(Instruction, opcode=0x4A, unit=Unit.LINK):
+    """dst = this member's share of the rows or columns of src of member `root`, split as in all_gather.
+
+    src on the other members is not read.
+    """
+
+    dst: Out
+    src: In
+    group: GroupName
+    root: int
+    axis: Literal["rows", "columns"]
+
+    def check(self, t: Shapes) -> None:
+        _check_peer(self, t, self.group, self.root)
+        _check_gather(self, t, self.src, self.dst, self.group, self.axis)
+        require_apart(self, self.dst, self.src)
+
+    def work(self, s: Sizes) -> Work:
+        parts = _share_bytes(self, s, self.src, self.dst, self.group, self.axis)
+        return _collective(s, "scatter", self.group, parts, s.type_of(self.src).dtype, self.root)
+
+
+class ALL_TO_ALL(Instruction, opcode=0x4B, unit=Unit.LINK):
+    """The first rows of src go to the members in group order, and dst's first rows are what comes from them, likewise.
+
+    Entry i of `send_counts` is how many rows go to member i, entry i of `recv_counts` how many come from there; what a
+    member sends must be what the other expects. Rows beyond them are not sent, or keep what they hold.
+    """
+
+    dst: Out
+    src: In
+    group: GroupName
+    send_counts: ExtentName
+    recv_counts: ExtentName
+
+    def check(self, t: Shapes) -> None:
+        to, of = t.type_of(self.dst), t.type_of(self.src)
+        t.group_size(self.group)
+        require(to.dtype == of.dtype, self, f"dtypes differ: {to} and {of}")
+        require(to.shape[1:] == of.shape[1:], self, f"rows of {to} and {of} differ")
+        require_apart(self, self.dst, self.src)
+
+    def work(self, s: Sizes) -> Work:
+        dtype, shape = s.type_of(self.src).dtype, s.shape(self.src)
+        sent = _row_counts(self, s, self.src, self.send_counts)
+        received = _row_counts(self, s, self.dst, self.recv_counts)
+        own = s.group_index(self.group)
+        require(
+            sent[own] == received[own],
+            self,
+            f"member {own} sends itself {sent[own]} rows and expects {received[own]}",
+        )
+        row = elements(shape[1:])
+        parts, arriving = (tuple([dtype.bytes_of(count * row) for count in counts]) for counts in (sent, received))
+        return Work(Unit.LINK, dtype=dtype, shape=CollectiveShape("all_to_all", self.group, parts, dtype, 0, arriving))
+
+
+def _row_counts(instruction: ALL_TO_ALL, s: Sizes, ref: Ref, extent: str) -> tuple[int, ...]:
+    """How many rows of an operand are for each member; ProgramError when they are no counts, or more than there are."""
+    counts, rows, size = s.extent(extent), s.shape(ref)[0], s.group_size(instruction.group)
+    require(len(counts) == size, instruction, f"{extent} has {len(counts)} entries, one a member of {size} is needed")
+    require(min(counts) >= 0, instruction, f"{extent} is {list(counts)}: a count is 0 or more")
+    require(sum(counts) <= rows, instruction, f"{extent} counts {sum(counts)} rows, and {ref} has {rows}")
+    return counts
+
+
 def _check_gather(instruction: Instruction, t: Shapes, whole: Ref, part: Ref, group: str, axis: str) -> None:
     full, own = t.type_of(whole), t.type_of(part)
     size = t.group_size(group)
@@ -202,6 +297,15 @@ def _check_gather(instruction: Instruction, t: Shapes, whole: Ref, part: Ref, gr
         instruction,
         f"{own} is no even share of {full} over {size}",
     )
+
+
+def _share_bytes(instruction: Instruction, s: Sizes, whole: Ref, part: Ref, group: str, axis: str) -> tuple[int, ...]:
+    """Bytes of each member's share of `whole`; ProgramError unless this member's `part` is its own."""
+    dtype, shape = s.type_of(whole).dtype, s.shape(whole)
+    other = elements(shape) // max(1, shape[0] if axis == "rows" else shape[-1])
+    shares = gathered_parts(s, whole, group, axis)
+    _check_own_share(instruction, s, part, shares, group, axis)
+    return tuple(dtype.bytes_of(size * other) for _, size in shares)
 
 
 def _is_share(part: Dim, total: Dim, parts: int) -> bool:

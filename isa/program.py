@@ -11,7 +11,8 @@ from functools import cached_property
 from .control import SIGNAL
 from .errors import ProgramError
 from .instruction import Instruction, TensorType
-from .operands import Ref
+from .operands import NameKind, Ref
+from .work import Unit
 
 
 class Space(Enum):
@@ -120,6 +121,18 @@ class Program:
     def buffer(self) -> dict[str, Buffer]:
         """Buffers by name."""
         return {buffer.name: buffer for buffer in self.buffers}
+
+    @cached_property
+    def row_counts(self) -> tuple[str, ...]:
+        """Names of the vector extents by which link instructions cut buffers into rows, each once."""
+        names: dict[str, None] = {}
+        for block in self.blocks:
+            for issue in block.body:
+                if issue.instruction.unit is Unit.LINK:
+                    kinds = issue.instruction.operands.items()
+                    named = (getattr(issue.instruction, n) for n, kind in kinds if kind.names is NameKind.EXTENT)
+                    names |= dict.fromkeys(named)
+        return tuple(names)
 
     @cached_property
     def group_sizes(self) -> dict[str, int]:

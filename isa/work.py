@@ -79,8 +79,9 @@ class TransferShape:
 class CollectiveShape:
     """A collective over `group`: `part_bytes[i]` is the part that index i owns (empty for a barrier).
 
-    All-reduce and reduce-scatter: the parts tile the buffer that is reduced. All-gather: part i is what index i
-    contributes. Broadcast: one part, the whole buffer, from `root`.
+    All-reduce and reduce-scatter: the parts tile the buffer that is reduced. All-gather and gather: part i is what
+    index i contributes. Scatter: what index i gets. Broadcast and reduce: one part, the whole buffer. All-to-all: what
+    this card sends to index i, and `received_bytes[i]` what it gets from there. `root` is where there is one.
     """
 
     kind: str
@@ -88,6 +89,7 @@ class CollectiveShape:
     part_bytes: tuple[int, ...]
     dtype: DType | None = None
     root: int = 0
+    received_bytes: tuple[int, ...] = ()
 
 
 Geometry = MatmulShape | AttentionShape | VectorShape | MoveShape | TransferShape | CollectiveShape | None

@@ -84,7 +84,7 @@ def test_registries_agree_and_every_module_is_listed() -> None:
 def test_the_instruction_set_has_what_dense_decoders_need() -> None:
     needed = """matmul attention rmsnorm layernorm rope gated add scale embedding softmax argmax sample cast copy
     gather scatter host_load host_store send recv recv_reduce all_reduce all_gather reduce_scatter broadcast barrier
-    wait signal halt"""
+    reduce all_to_all link_gather link_scatter wait signal halt"""
     assert set(needed.split()) <= INSTRUCTIONS.keys()
 
 

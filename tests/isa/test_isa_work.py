@@ -279,6 +279,19 @@ def test_transfers_read_where_they_send_and_write_where_they_receive(bench: Any)
             (40, 20, 20, 20),
         ),
         ("broadcast x=%x group=g root=2", {"x": "fp32[3, 5]"}, "broadcast", (60,)),
+        ("reduce x=%x group=g root=2", {"x": "fp32[3, 5]"}, "reduce", (60,)),
+        (
+            "link_gather dst=%d src=%s group=g root=2 axis=rows",
+            {"d": "bf16[7, 2, 3]", "s": "bf16[2, 2, 3]"},
+            "gather",
+            (24, 24, 24, 12),
+        ),
+        (
+            "link_scatter dst=%d src=%s group=g root=2 axis=columns",
+            {"d": "bf16[5, 3]", "s": "bf16[5, 10]"},
+            "scatter",
+            (30, 30, 20, 20),
+        ),
     ],
 )
 def test_a_collective_states_the_bytes_of_every_part(
@@ -286,7 +299,7 @@ def test_a_collective_states_the_bytes_of_every_part(
 ) -> None:
     work = bench.work(instruction, **buffers)
     dtype = work.shape.dtype
-    assert work.shape == CollectiveShape(kind, "g", parts, dtype, 2 if kind == "broadcast" else 0)
+    assert work.shape == CollectiveShape(kind, "g", parts, dtype, 2 if "root=2" in instruction else 0)
     assert (work.unit, work.ops, work.read_bytes, work.write_bytes, work.dtype) == (Unit.LINK, 0, 0, 0, dtype)
 
 
@@ -299,6 +312,48 @@ def test_a_member_that_holds_another_share_than_its_own_is_refused(bench: Any) -
     bench.work(**scatter, index=3, extents={"n": (7,), "t": (1,)})
     with pytest.raises(ProgramError, match="member 3 holds 2 rows, its even share is 1"):
         bench.work(**scatter, index=3, extents={"n": (7,), "t": (2,)})
+
+
+ALL_TO_ALL = {
+    "instruction": "all_to_all dst=%d src=%s group=g send_counts=q_lens recv_counts=kv_lens",
+    "d": "bf16[t, 2, 5]",
+    "s": "bf16[9, 2, 5]",
+}
+
+
+def test_an_all_to_all_states_what_goes_to_each_member_and_what_comes(bench: Any) -> None:
+    extents = {"t": (12,), "q_lens": (3, 0, 4, 1), "kv_lens": (0, 2, 4, 6)}  # rows of 20 bytes
+    work = bench.work(**ALL_TO_ALL, index=2, extents=extents)
+    shape = CollectiveShape("all_to_all", "g", (60, 0, 80, 20), BF16, received_bytes=(0, 40, 80, 120))
+    assert work == Work(Unit.LINK, dtype=BF16, shape=shape)
+
+
+@pytest.mark.parametrize(
+    ("extents", "index", "message"),
+    [
+        ({"q_lens": (3, 0, 4)}, 2, "q_lens has 3 entries, one a member of 4 is needed"),
+        ({"kv_lens": (0, 2, 4, -6)}, 2, r"kv_lens is \[0, 2, 4, -6\]: a count is 0 or more"),
+        ({"q_lens": (3, 0, 4, 3)}, 2, "q_lens counts 10 rows, and %s has 9"),
+        ({"t": (11,)}, 2, "kv_lens counts 12 rows, and %d has 11"),
+        ({}, 3, "member 3 sends itself 1 rows and expects 6"),
+    ],
+)
+def test_counts_that_do_not_fit_an_all_to_all_are_refused(
+    bench: Any, extents: dict[str, tuple[int, ...]], index: int, message: str
+) -> None:
+    legal = {"t": (12,), "q_lens": (3, 0, 4, 1), "kv_lens": (0, 2, 4, 6)}
+    with pytest.raises(ProgramError, match=message):
+        bench.work(**ALL_TO_ALL, index=index, extents=legal | extents)
+
+
+def test_the_shares_of_a_scatter_and_a_gather_are_checked_like_those_of_an_all_gather(bench: Any) -> None:
+    for text, buffers in (
+        ("link_gather dst=%d src=%s group=g root=0 axis=rows", {"d": "fp32[n, 5]", "s": "fp32[t, 5]"}),
+        ("link_scatter dst=%s src=%d group=g root=0 axis=rows", {"d": "fp32[n, 5]", "s": "fp32[t, 5]"}),
+    ):
+        bench.work(text, index=3, extents={"n": (7,), "t": (1,)}, **buffers)
+        with pytest.raises(ProgramError, match="member 3 holds 2 rows, its even share is 1"):
+            bench.work(text, index=3, extents={"n": (7,), "t": (2,)}, **buffers)
 
 
 def test_control_and_barriers_move_nothing(bench: Any) -> None:
