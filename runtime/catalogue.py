@@ -120,7 +120,7 @@ def models_report() -> ModelsReport:
 def model_report(model: str) -> ModelsReport:
     """The one model that a name, directory, .gguf or config.json means; the errors of `open_checkpoint`."""
     path = Path(model)
-    if path.is_dir() and not any(path.glob("*.safetensors*")):
+    if model and path.is_dir() and not any(path.glob("*.safetensors*")):
         config, source, weights = read_config(path), str(path), False
     else:
         checkpoint = open_checkpoint(model)

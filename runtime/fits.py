@@ -44,7 +44,13 @@ def replay(plan: JobPlan, memory: JobMemory) -> None:
 def peaks(plan: JobPlan) -> list[MemoryPeak]:
     """The memory that a job needs on every rank, found by replaying it on HBM without end."""
     memory = plan.memory(set(plan.alike), UNBOUNDED_BYTES)
-    replay(plan, memory)
+    try:
+        replay(plan, memory)
+    except OutOfMemory as error:
+        raise ConfigError(
+            f"{plan.graph.name} needs more than {UNBOUNDED_BYTES} bytes of a card ({error.owner} alone takes "
+            f"{error.requested_bytes}); check the sizes in its config"
+        ) from None
     return [
         MemoryPeak(rank, hbm.high_water_bytes, hbm.peak_bytes, dict(hbm.peak_by_tag))
         for rank, hbm in enumerate(memory.hbm[twin] for twin in plan.alike)

@@ -42,7 +42,10 @@ class StepRecord:
 
 @dataclass
 class RunState:
-    """What a run has gathered so far; the report is made from it, whether or not it came to its end."""
+    """What a run has gathered so far; the report is made from it, whether or not it came to its end.
+
+    `not_finite` are the steps that gave logits with a NaN or infinity.
+    """
 
     prepared: Prepared
     cluster: Cluster
@@ -52,6 +55,7 @@ class RunState:
     first_token_ps: dict[int, int] = field(default_factory=dict)
     last_token_ps: dict[int, int] = field(default_factory=dict)
     logits: dict[str, list[Array]] = field(default_factory=dict)
+    not_finite: list[int] = field(default_factory=list)
     oom: OutOfMemory | None = None
     load_s: float = 0.0
     run_s: float = 0.0
@@ -140,6 +144,8 @@ def _steps(state: RunState, numbers: Numbers | None, say: Progress) -> None:
         say(step.index, max(expected, step.index + 1), f"step {step.index}, {step.kind}")
         state.memory.begin(step, requests, now_ps(state.cluster.env))
         result = numbers.run(step, requests, state.memory.pool) if numbers else None
+        if result is not None and not np.isfinite(result.logits).all():
+            state.not_finite.append(step.index)
         record = time_step(state, step)
         state.records.append(record)
         emitting = [entry.request for entry in step.entries if entry.emits]

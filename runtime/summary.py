@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -131,7 +131,7 @@ def summarise(state: RunState, wall_s: float) -> Report:
         totals=_totals(plan, requests, steps, elapsed_ps),
         phases=_phases(steps),
         evidence=evidence_of(prepared),
-        warnings=prepared.warnings,
+        warnings=(*prepared.warnings, *_numbers_lost(state)),
         not_modelled=NOT_MODELLED,
         oom=_oom(state.oom, state) if state.oom else None,
         host=_host(state, wall_s),
@@ -237,6 +237,16 @@ def _totals(plan: JobPlan, requests: Sequence[RequestReport], steps: Sequence[St
         prompt_tokens_per_s=prompt_tokens * PS_PER_S / prompt_ps if prompt_ps and finished else None,
         cycles=elapsed_ps * int(plan.card.clock_hz) // PS_PER_S,
     )
+
+
+def _numbers_lost(state: RunState) -> Iterator[str]:
+    """A warning where arithmetic overflowed, for the tokens that were picked then mean nothing."""
+    if state.not_finite:
+        dtype = state.prepared.plan.dtype.name
+        yield (
+            f"logits of {len(state.not_finite)} steps, the first of them step {state.not_finite[0]}, hold NaN or "
+            f"infinity: numbers passed the range of {dtype}, and tokens picked from them mean nothing"
+        )
 
 
 def _phases(steps: Sequence[StepReport]) -> Phases:
