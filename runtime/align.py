@@ -52,11 +52,11 @@ def align(job: Job) -> AlignReport:
     ours, requests = compute(prepared)
     coarsest = _coarsest(prepared.plan.dtype, prepared.plan.kv_dtype)
     tolerance = TOLERANCES[coarsest.name]
-    theirs = _through(reference, requests, prepared.cached)
-    layers, logits = _compare(_joined(ours, requests), theirs)
+    theirs = through(reference, requests, prepared.cached)
+    layers, logits = compare(joined(ours, requests), theirs)
     if not all(_within(part.max_rel, tolerance) for part in (*layers, logits)):
         reference.show_rounding(coarsest)
-        layers, logits = _with_noise(layers, logits, _through(reference, requests, prepared.cached), theirs)
+        layers, logits = _with_noise(layers, logits, through(reference, requests, prepared.cached), theirs)
     parts: list[tuple[str, DriftPart]] = [*((layer.name, layer) for layer in layers), ("logits", logits)]
     first = next((name for name, part in parts if _drifts(part, tolerance)), None)
     return AlignReport(
@@ -133,16 +133,17 @@ def _drifts(part: DriftPart, tolerance: float) -> bool:
 
 
 @dataclass(frozen=True)
-class _Outputs:
+class Outputs:
     """What one side computed, over all requests and the positions that the cards computed, in the same order."""
 
     layers: dict[int, Array]
     logits: Array
 
 
-def _joined(ours: Ours, requests: list[Request]) -> _Outputs:
+def joined(ours: Ours, requests: list[Request]) -> Outputs:
+    """What the cards computed, request after request."""
     names = sorted({layer for layer, _ in ours.layers})
-    return _Outputs(
+    return Outputs(
         {
             layer: np.concatenate([part for request in requests for part in ours.layers[layer, request.index]])
             for layer in names
@@ -151,7 +152,7 @@ def _joined(ours: Ours, requests: list[Request]) -> _Outputs:
     )
 
 
-def _through(reference: Reference, requests: list[Request], cached: tuple[tuple[int, ...], ...]) -> _Outputs:
+def through(reference: Reference, requests: list[Request], cached: tuple[tuple[int, ...], ...]) -> Outputs:
     """The same tokens through the reference, each sequence whole and without a cache."""
     layers: dict[int, list[Array]] = defaultdict(list)
     logits: list[Array] = []
@@ -161,10 +162,10 @@ def _through(reference: Reference, requests: list[Request], cached: tuple[tuple[
         for index, values in enumerate(run.layers):
             layers[index - 1].append(values[len(known) :])
         logits.append(run.logits[len(known) :])
-    return _Outputs({layer: np.concatenate(parts) for layer, parts in layers.items()}, np.concatenate(logits))
+    return Outputs({layer: np.concatenate(parts) for layer, parts in layers.items()}, np.concatenate(logits))
 
 
-def _compare(ours: _Outputs, theirs: _Outputs) -> tuple[list[LayerDrift], LogitsDrift]:
+def compare(ours: Outputs, theirs: Outputs) -> tuple[list[LayerDrift], LogitsDrift]:
     """Each layer and the logits."""
     layers = [
         LayerDrift(name="embedding" if layer < 0 else f"layer {layer}", **_drift(values, theirs.layers[layer]))
@@ -176,10 +177,10 @@ def _compare(ours: _Outputs, theirs: _Outputs) -> tuple[list[LayerDrift], Logits
 
 
 def _with_noise(
-    layers: list[LayerDrift], logits: LogitsDrift, rounded: _Outputs, theirs: _Outputs
+    layers: list[LayerDrift], logits: LogitsDrift, rounded: Outputs, theirs: Outputs
 ) -> tuple[list[LayerDrift], LogitsDrift]:
     """The drifts with what rounding does to the reference beside them."""
-    noise, of_logits = _compare(rounded, theirs)
+    noise, of_logits = compare(rounded, theirs)
     return (
         [layer.model_copy(update=_noise(found)) for layer, found in zip(layers, noise, strict=True)],
         logits.model_copy(update=_noise(of_logits)),
