@@ -16,7 +16,7 @@ from .choices import Choice, ChoiceSpec, Group, ProtocolSpec, choose
 from .collectives.protocol import Protocol
 from .evidence import Evidence, Quantity, weakest
 from .kinds import KINDS, check_kind, wiring_of
-from .levels import LevelSpec, ShapeFields, build, cards_of, check_levels
+from .levels import LevelSpec, ShapeFields, Wired, build, cards_of, check_levels
 from .link import Link, LinkOverride, LinkSpec
 from .policy import Routing
 from .specfile import read_mapping, validated
@@ -103,7 +103,7 @@ class ClusterSpec(ShapeFields):
         return self
 
     def _check_links(self) -> None:
-        wires = {(source, target) for source, target, _ in _built(self)[0]} if self.links else set()
+        wires = {wire[:2] for wire in _built(self)[0]} if self.links else set()
         seen: set[tuple[int, int]] = set()
         for index, link in enumerate(self.links):
             ends = (link.source, link.target)
@@ -211,7 +211,7 @@ def _topology(spec: ClusterSpec) -> Topology:
     )
 
 
-def _built(spec: ClusterSpec) -> tuple[Sequence[tuple[int, int, LinkSpec]], int, frozenset[int]]:
+def _built(spec: ClusterSpec) -> tuple[Sequence[Wired], int, frozenset[int]]:
     """The wires of a cluster with the link of each, its switches, and the nodes of those that reduce."""
     if spec.kind == "single":
         return (), 0, frozenset()
@@ -229,19 +229,19 @@ def _usual_routing(spec: ClusterSpec) -> Routing:
     return Routing(policy="ecmp" if branches else "shortest", stripes=levels[-1].planes)
 
 
-def _links(spec: ClusterSpec, wires: Sequence[tuple[int, int, LinkSpec]], switches: int) -> tuple[Link, ...]:
+def _links(spec: ClusterSpec, wires: Sequence[Wired], switches: int) -> tuple[Link, ...]:
     names = [str(card) for card in range(spec.cards)] + [f"s{switch}" for switch in range(switches)]
     overrides = {(link.source, link.target): link for link in spec.links}
-    alike = {id(link): link.facts() for _, _, link in wires}
+    alike = {id(wire[2]): wire[2].facts() for wire in wires}
     links = []
-    for source, target, like in wires:
+    for source, target, like, level in wires:
         bandwidth, latency, overhead, forwarding, packet = alike[id(like)]
         down = False
         if overrides and (own := overrides.get((source, target))) is not None:
             bandwidth = own.bandwidth_bytes_per_s.value if own.bandwidth_bytes_per_s else bandwidth
             latency, down = own.latency_ps.value if own.latency_ps else latency, own.down
         name = f"{names[source]}>{names[target]}"
-        links.append(Link(source, target, bandwidth, latency, name, overhead, forwarding, packet, down))
+        links.append(Link(source, target, bandwidth, latency, name, overhead, forwarding, packet, down, level))
     return tuple(links)
 
 
@@ -309,7 +309,7 @@ def resized(spec: ClusterSpec, cards: int) -> ClusterSpec:
             raise ConfigError(f"{where}: it has units of {unit} cards, of which there may be more or fewer, but whole")
         content["levels"] = (*spec.levels[:-1], spec.levels[-1].model_copy(update={"of": cards // unit}))
     bare = validated(ClusterSpec, content, where)
-    wires = {(source, target) for source, target, _ in _built(bare)[0]}
+    wires = {wire[:2] for wire in _built(bare)[0]}
     kept = tuple(link for link in spec.links if (link.source, link.target) in wires)
     dropped = [f"{link.source}>{link.target}" for link in spec.links if link not in kept]
     note = f"resized from {spec.name}, {spec.cards} cards"

@@ -40,7 +40,8 @@ class LevelSpec(ShapeFields):
     """One level of a hierarchy: `of` units of the level below joined by `kind`, each link like `link`.
 
     `joins` says what of each unit is an end of the wiring: all its `cards`; each card in a wiring of its own, with the
-    cards of equal place in the other units (`rails`); or the `switch` of the unit below. `uplinks` are the links of a
+    cards of equal place in the other units (`rails`); or the `switch` of the unit below, where that has several planes
+    in a wiring for each of them. `uplinks` are the links of a
     fat tree above its leaves, nearest first, where they differ from `link`.
     """
 
@@ -61,11 +62,14 @@ class LevelSpec(ShapeFields):
         return [number for link in (self.link, *self.uplinks) for number in link.quantities()]
 
 
+Wired = tuple[int, int, LinkSpec, int]
+
+
 @dataclass(frozen=True)
 class Built:
-    """The wires of all levels: (source, target, link), how many switches, and which nodes of them reduce."""
+    """The wires of all levels: (source, target, link, level), how many switches, and which nodes of them reduce."""
 
-    wires: tuple[tuple[int, int, LinkSpec], ...]
+    wires: tuple[Wired, ...]
     switches: int
     reducing: frozenset[int]
 
@@ -91,42 +95,43 @@ def check_levels(levels: Sequence[LevelSpec]) -> None:
         except ConfigError as error:
             raise ConfigError(f"level {level.name}, {ends} ends: {error}") from None
         below = levels[number - 1] if number else None
-        if level.joins == "switch" and (below is None or below.kind != "switch" or below.planes != 1):
-            found = f"kind {below.kind} in {below.planes} planes" if below else "nothing, for it is the innermost"
-            raise ConfigError(f"level {level.name} joins one switch of each unit below it, and below it is {found}")
+        if level.joins == "switch" and (below is None or below.kind != "switch"):
+            found = f"kind {below.kind}" if below else "nothing, for it is the innermost"
+            raise ConfigError(f"level {level.name} joins the switch of each unit below it, and below it is {found}")
         inside *= level.of
 
 
 def build(levels: Sequence[LevelSpec]) -> Built:
     """Wire all levels, innermost first, unit by unit, rail by rail, plane by plane: that is the order of link ids."""
     cards, inside = cards_of(levels), 1
-    wires: list[tuple[int, int, LinkSpec]] = []
+    wires: list[Wired] = []
     node, reducing = cards, set[int]()
-    tops: list[int] = []  # the first switch of every unit of the level below
-    for level in levels:
-        here: list[int] = []
+    tops: list[range] = []  # the switches of every unit of the level below, one a plane, where its kind is a switch
+    for number, level in enumerate(levels):
+        here: list[range] = []
         for unit in range(cards // (inside * level.of)):
-            here.append(node)
+            first = node
             for ends in _ends(level, unit, inside, tops):
                 wiring = wiring_of(level.kind, len(ends), level.kind_shape)
                 for _ in range(level.planes):
                     nodes = [*ends, *range(node, node + wiring.switches)]
-                    wires += _placed(wiring, nodes, level)
+                    wires += _placed(wiring, nodes, level, number)
                     node += wiring.switches
+            here.append(range(first, node))
             if level.switch_reduces:
-                reducing.update(range(here[-1], node))
+                reducing.update(here[-1])
         tops, inside = here, inside * level.of
     return Built(tuple(wires), node - cards, frozenset(reducing))
 
 
-def _placed(wiring: Wiring, nodes: list[int], level: LevelSpec) -> Iterator[tuple[int, int, LinkSpec]]:
+def _placed(wiring: Wiring, nodes: list[int], level: LevelSpec, number: int) -> Iterator[Wired]:
     links = (level.link, *level.uplinks)
     tiers: Any = wiring.tiers or (0,) * len(wiring.wires)
     for (source, target), tier in zip(wiring.wires, tiers, strict=True):
-        yield nodes[source], nodes[target], links[min(tier, len(links) - 1)]
+        yield nodes[source], nodes[target], links[min(tier, len(links) - 1)], number
 
 
-def _ends(level: LevelSpec, unit: int, inside: int, tops: list[int]) -> Iterator[Sequence[int]]:
+def _ends(level: LevelSpec, unit: int, inside: int, tops: list[range]) -> Iterator[Sequence[int]]:
     """The ends of every wiring of one unit of a level."""
     size = inside * level.of
     first = unit * size
@@ -136,4 +141,4 @@ def _ends(level: LevelSpec, unit: int, inside: int, tops: list[int]) -> Iterator
         for rail in range(inside):
             yield range(first + rail, first + size, inside)
     else:
-        yield tops[unit * level.of : (unit + 1) * level.of]
+        yield from zip(*tops[unit * level.of : (unit + 1) * level.of], strict=True)

@@ -22,8 +22,8 @@ class Link:
     `forwarding` says what the target does with bytes that only pass through it. Cut-through: a transfer over several
     links flows on all of them at once, and their latencies add once. Store-and-forward: the target sends on what has
     arrived whole, the message, or packets of `packet_bytes` where it is not 0. `overhead_ps` is how long each message
-    holds the link beside its bytes where it leaves a card. A link that is `down` carries nothing. The other direction
-    is a link of its own, so full duplex is two links.
+    holds the link beside its bytes where it leaves a card. A link that is `down` carries nothing. `level` is that of a
+    hierarchy, 0 innermost. The other direction is a link of its own, so full duplex is two links.
     """
 
     source: int
@@ -35,6 +35,7 @@ class Link:
     forwarding: Forwarding = "cut_through"
     packet_bytes: int = 0
     down: bool = False
+    level: int = 0
 
 
 def _checked_bandwidth(quantity: Quantity | None) -> Quantity | None:

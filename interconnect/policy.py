@@ -18,8 +18,10 @@ class Routing(BaseModel):
     source, target and `seed`, as switches do; `by_destination` deals targets out in turn, as subnet managers do;
     `dimension_order` corrects one coordinate of a mesh or torus after the other, the first one first, each the shorter
     way round, and takes the shortest way where a link of that order is down.
-    `metric`: the cost of a way is its number of links (`hops`), or the time that a message of `message_bytes` takes,
-    latencies and store-and-forward of all links added (`time`), so that routes go round slow links.
+    `metric`: the cost of a way is its number of links (`hops`; in a hierarchy the fewest of the outermost level, then
+    of the next one inwards, and so on, so that what is near is reached by near links), or the time that a message of
+    `message_bytes` takes, latencies and store-and-forward of all links added (`time`), so that routes go round slow
+    links.
     `stripes`: every transfer is cut into so many equal shares that take neighbouring choices (several planes or rails).
     """
 

@@ -19,6 +19,7 @@ Ints = np.ndarray[Any, np.dtype[Any]]
 Choose = Callable[[Ints, Ints, Ints], Ints]  # (flows, numbers of candidates, branchings so far) -> choices
 MAX_COSTS = 1 << 26  # entries of a table of costs, half a gigabyte
 MAX_CANDIDATES = 1 << 23
+WAYS_INSIDE = 1 << 10  # a link of the next level counts as so many: more than any way inside a unit has
 MIX = np.uint64(0x9E3779B97F4A7C15)
 PS_PER_S = 10**12
 
@@ -136,6 +137,17 @@ class Router:
         keys = here * self.topology.nodes + there
         return np.searchsorted(self._pairs, keys), np.searchsorted(self._pairs, keys, side="right")
 
+    def is_best(self, here: Ints, low: Ints) -> Ints:
+        """Whether the link at `low` of by_pair, if it leads to the target, is a way of the fewest links.
+
+        So it is from a switch, and at the innermost level; from a card there may be a longer way further inside.
+        """
+        level = self.topology.columns.level
+        if not level.any():
+            return np.ones(len(here), bool)
+        found = self._by_pair[np.minimum(low, len(self._by_pair) - 1)]
+        return np.asarray((here >= self.topology.cards) | (level[found] == 0))
+
     @property
     def by_pair(self) -> Ints:
         """Ids of the links that are up, ordered by (source, target), then by id."""
@@ -146,7 +158,7 @@ class Router:
         """What every link costs by the metric, whole numbers."""
         policy = self.topology.routing
         if policy.metric == "hops":
-            return np.ones(len(self.source))
+            return np.asarray(float(WAYS_INSIDE) ** self.topology.columns.level)
         size = policy.message_bytes * PS_PER_S
         return np.array(
             [link.latency_ps + -(-size // link.bandwidth_bytes_per_s) for link in self.topology.links], float
@@ -211,9 +223,9 @@ class _Finder:
         router = self._router
         links, counts = np.empty(len(here), np.int64), np.empty(len(here), np.int64)
         far = np.ones(len(here), bool)
-        if router.topology.routing.metric == "hops":  # a link that leads there is a shortest way
+        if router.topology.routing.metric == "hops":
             low, high = router.direct(here, goal)
-            near = np.flatnonzero(high > low)
+            near = np.flatnonzero((high > low) & router.is_best(here, low))
             far[near] = False
             counts[near] = (high - low)[near]
             links[near] = router.by_pair[low[near] + choose(flows[near], counts[near], branchings)]
@@ -252,8 +264,8 @@ class _Finder:
         targets = sorted_unique(goal)
         if not np.isin(targets, self._targets).all():
             router = self._router
-            hops = router.topology.routing.metric == "hops"
-            costs = dijkstra(router.reversed_graph, indices=targets, unweighted=hops)
+            alike = len(router.costs) == 0 or bool((router.costs == 1).all())
+            costs = dijkstra(router.reversed_graph, indices=targets, unweighted=alike)
             self._targets, self._costs = targets, np.asarray(costs)
 
 

@@ -27,6 +27,7 @@ class LinkColumns:
     overhead_ps: Ints
     stores: Ints
     down: Ints
+    level: Ints
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,7 @@ class Topology:
             np.fromiter((link.overhead_ps for link in links), np.int64, count),
             np.fromiter((link.forwarding == "store_and_forward" for link in links), bool, count),
             np.fromiter((link.down for link in links), bool, count),
+            np.fromiter((link.level for link in links), np.int64, count),
         )
 
     @cached_property

@@ -170,10 +170,10 @@ def test_three_levels_compose() -> None:
         ({"levels": [NODE], "planes": 2}, "planes stands at each of the levels"),
         ({"levels": [NODE], "cards": 5}, "cards=5, and the levels hold 4"),
         ({"levels": [NODE, NODE]}, "levels node, node: two have one name"),
-        ({"levels": [NODE | {"joins": "switch"}]}, "joins one switch of each unit below it, and below it is nothing"),
+        ({"levels": [NODE | {"joins": "switch"}]}, "joins the switch of each unit below it, and below it is nothing"),
         (
             {"levels": [NODE, NODE | {"name": "up", "joins": "switch"}]},
-            "level up joins one switch of each unit below it, and below it is kind full_mesh in 1 planes",
+            "level up joins the switch of each unit below it, and below it is kind full_mesh",
         ),
         ({"levels": [NODE | {"of": 600}]}, "level node, 600 ends: cards=600 does not suit kind full_mesh"),
         ({"levels": [NODE | {"kind": "single"}]}, "kind single joins nothing"),
