@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,22 +44,32 @@ class Reference:
             ) from None
         self.name = REFERENCE.format(version=transformers.__version__)
         self._torch = torch
+        ropes = (layer.attention.rope for layer in checkpoint.graph.layers)
+        self._looks_at_length = any(rope is not None and rope.scaling.rule == "longrope" for rope in ropes)
         self._model = _load(checkpoint, torch, transformers)
 
-    def run(self, ids: Sequence[int]) -> ReferenceRun:
-        """A full forward pass over a sequence, without a cache."""
+    def run(self, ids: Sequence[int], longest: int = 0) -> ReferenceRun:
+        """A full forward pass over a sequence, without a cache.
+
+        `longest` is the length in tokens of the job's longest sequence. longrope chooses its factors by length and a
+        job keeps one set (`models.rope`), so with that rule a shorter sequence is filled up to it; what follows a token
+        changes nothing that is computed for it.
+        """
         torch = self._torch
+        tokens = list(ids)
+        if self._looks_at_length:
+            tokens += [0] * (longest - len(tokens))
         seen: list[Array] = []
 
         def watch(_module: Any, _inputs: Any, output: Any) -> None:
             hidden = output[0] if isinstance(output, tuple) else output
-            seen.append(hidden[0].detach().float().numpy().copy())
+            seen.append(hidden[0, : len(ids)].detach().float().numpy().copy())
 
         body = self._model.model
         hooks = [module.register_forward_hook(watch) for module in (body.embed_tokens, *body.layers)]
         try:
             with torch.no_grad():
-                logits = self._model(torch.tensor([list(ids)])).logits[0].float().numpy()
+                logits = self._model(torch.tensor([tokens])).logits[0, : len(ids)].float().numpy()
         finally:
             for hook in hooks:
                 hook.remove()
@@ -75,13 +86,27 @@ class Reference:
             parameter.data = parameter.data.to(kind)
 
 
+@contextlib.contextmanager
+def _without_bars(logging: Any) -> Iterator[None]:
+    """No progress bars of the library's own on stderr, which is for errors."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
 def _load(checkpoint: Checkpoint, torch: Any, transformers: Any) -> Any:
     """The transformers model: by its own loader from a directory, else from siltwin's reading of the weights."""
     directory = Path(checkpoint.source)
     if directory.is_dir():
         load = transformers.AutoModelForCausalLM.from_pretrained
-        model = load(directory, dtype=torch.float32, trust_remote_code=False, local_files_only=True)
-        return model.eval()
+        # Neither code nor pickles of a checkpoint are ever run.
+        safe = {"trust_remote_code": False, "local_files_only": True, "use_safetensors": True}
+        with _without_bars(transformers.utils.logging):
+            return load(directory, dtype=torch.float32, **safe).eval()
     config = transformers.AutoConfig.for_model(**checkpoint.config.to_hf())
     config.dtype = torch.float32
     with torch.device("meta"):

@@ -1,14 +1,20 @@
-"""Without the reference installed align says what to install, before any work; a run does without it."""
+"""The reference is asked for before any work, is missed only by align, and loads without a word."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
 from siltwin.isa.errors import ConfigError
+from siltwin.models.checkpoint import open_checkpoint
 from siltwin.runtime import align as module
 from siltwin.runtime.align import align
 from siltwin.runtime.job import Job
+from siltwin.runtime.reference import Reference
 from siltwin.runtime.run import run_job
+
+sys.path.insert(0, str(Path(__file__).parent))
+from checkpoints import save  # noqa: E402
 
 
 @pytest.fixture(params=["transformers", "torch"])
@@ -26,3 +32,15 @@ def test_align_says_what_to_install_before_it_computes(missing: str, monkeypatch
 
 def test_a_run_does_without(missing: str) -> None:
     assert run_job(Job("SmolLM2-135M", batch=1, input_len=2, payload=False)).report.oom is None
+
+
+def test_the_reference_loads_without_a_word_and_leaves_the_bars_as_they_were(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    logging = pytest.importorskip("transformers").utils.logging
+    checkpoint = open_checkpoint(save(tmp_path, "llama", 0))
+    capfd.readouterr()
+    logging.enable_progress_bar()
+    Reference(checkpoint)
+    assert capfd.readouterr() == ("", "")
+    assert logging.is_progress_bar_enabled()
