@@ -91,7 +91,8 @@ def _with_sequences(job: Job) -> Job:
 def compute(prepared: Prepared) -> tuple[Ours, list[Request]]:
     """All steps of a job with numbers alone, keeping the residual stream after every layer."""
     plan, requests = prepared.plan, prepared.requests()
-    memory, numbers = plan.memory(range(plan.layout.cards)), Numbers(plan, prepared.checkpoint, prepared.job.seed)
+    memory = plan.memory(range(plan.layout.cards))
+    numbers = Numbers(plan, prepared.checkpoint, prepared.job.seed, choose=prepared.choose)
     ours = Ours(defaultdict(list), defaultdict(list))
     memory.load(0)
     for request in requests:
@@ -156,9 +157,11 @@ def through(reference: Reference, requests: list[Request], cached: tuple[tuple[i
     """The same tokens through the reference, each sequence whole and without a cache."""
     layers: dict[int, list[Array]] = defaultdict(list)
     logits: list[Array] = []
+    longest = max(request.length for request in requests)
     for request in requests:
         known = cached[request.index]
-        run = reference.run([*known, *(request.token_at(position) for position in range(request.computed))])
+        ids = [*known, *(request.token_at(position) for position in range(request.computed))]
+        run = reference.run(ids, longest)
         for index, values in enumerate(run.layers):
             layers[index - 1].append(values[len(known) :])
         logits.append(run.logits[len(known) :])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from ..emulator.evidence import weakest
 from ..emulator.spec import CardSpec, load_card, override
+from ..interconnect.choices import Choice
 from ..interconnect.cluster import ClusterSpec, load_cluster, usual_node
 from ..interconnect.link import LinkSpec
 from ..interconnect.specfile import validated
@@ -17,6 +19,7 @@ from ..models.checkpoint import Checkpoint, open_checkpoint
 from .job import MOST_TOKENS, Job
 from .layout import check_layout, parse_layout
 from .lowering.stage import Sampling
+from .placement import place, straddling
 from .plan import JobPlan, Lengths
 from .rests_on import settings_without_effect, user_set
 from .scheduler import Request
@@ -34,10 +37,15 @@ class Prepared:
     plan: JobPlan
     cluster: ClusterSpec
     cluster_cards: int
+    placement: tuple[int, ...]
     ids: tuple[tuple[int, ...], ...]
     cached: tuple[tuple[int, ...], ...]
     stop_ids: frozenset[int]
     warnings: tuple[str, ...] = field(default=())
+
+    def choose(self, collective: str, size: int, ranks: Sequence[int], num_bytes: int) -> Choice:
+        """The algorithm and protocol of a collective between ranks of the layout, where they stand on the cluster."""
+        return self.cluster.choose(collective, size, [self.placement[rank] for rank in ranks], num_bytes)
 
     def requests(self) -> list[Request]:
         """Fresh requests with their tokens."""
@@ -62,6 +70,7 @@ def prepare(job: Job) -> Prepared:
     given = load_cluster(job.cluster) if job.cluster is not None else None
     check_layout(layout, checkpoint.graph, given.cards if given else None)
     cluster = cluster_of(card, layout.cards, given)
+    placement = place(layout, cluster.topology(), job.placement)
     dtype, kv_dtype = _dtypes(job, checkpoint, card)
     ids, cached, lengths = _sequences(job, checkpoint)
     plan = JobPlan(
@@ -82,10 +91,11 @@ def prepare(job: Job) -> Prepared:
         plan=plan,
         cluster=cluster,
         cluster_cards=given.cards if given else layout.cards,
+        placement=placement,
         ids=ids,
         cached=cached,
         stop_ids=frozenset() if ignores_stop else _stop_ids(checkpoint),
-        warnings=(*checkpoint.warnings, *_warnings(plan, cluster, given is not None)),
+        warnings=(*checkpoint.warnings, *_warnings(plan, cluster, placement, given is not None)),
     )
 
 
@@ -137,7 +147,7 @@ def _dtypes(job: Job, checkpoint: Checkpoint, card: CardSpec) -> tuple[DType, DT
     return dtype, kv_dtype
 
 
-def _warnings(plan: JobPlan, cluster: ClusterSpec, named: bool) -> list[str]:
+def _warnings(plan: JobPlan, cluster: ClusterSpec, placement: tuple[int, ...], named: bool) -> list[str]:
     warnings = [
         f"{path}={user_set(plan.card)[path]} was set and changes no figure of this job"
         for path in settings_without_effect(plan.card, plan.layout.cards, named)
@@ -147,10 +157,27 @@ def _warnings(plan: JobPlan, cluster: ClusterSpec, named: bool) -> list[str]:
             f"the KV cache is {plan.kv_dtype.name} while the model computes in {plan.dtype.name}; "
             f"for an exact comparison give --kv-dtype {plan.dtype.name}"
         )
+    if apart := straddling(plan.layout, placement, cluster.topology()):
+        warnings.append(apart)
     sampling = plan.sampling
     if not sampling.temperature and (sampling.top_k or sampling.top_p < 1):
         warnings.append("--top-k and --top-p change nothing at --temperature 0, which picks the likeliest token")
-    return warnings + [f"cluster {cluster.name}: {note}" for note in cluster.notes]
+    return warnings + _longrope_warnings(plan) + [f"cluster {cluster.name}: {note}" for note in cluster.notes]
+
+
+def _longrope_warnings(plan: JobPlan) -> list[str]:
+    """Where one set of longrope's factors for the whole job is not what transformers would take for each sequence."""
+    rope = plan.graph.layers[0].attention.rope
+    if rope is None or rope.scaling.rule != "longrope":
+        return []
+    original, requests = rope.scaling.original_max_position_embeddings, plan.requests()
+    longest = max(request.most_kv_tokens for request in requests)
+    if longest <= original or min(request.cached_len + request.prompt_len for request in requests) > original:
+        return []
+    return [
+        f"longrope: the longest sequence reaches {longest} tokens, past the original {original}, so every sequence of "
+        f"the job uses the long factors from its first token on; transformers uses the short ones up to {original}"
+    ]
 
 
 Sequences = tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...], tuple[Lengths, ...]]

@@ -160,6 +160,21 @@ def test_a_model_that_magnifies_rounding_raises_no_alarm(tmp_path: Path, dtype: 
     assert report.verdict == "aligned"
 
 
+@pytest.mark.parametrize(("lengths", "warns"), [((10, 60), True), ((10, 20), False), ((40, 60), False), ((30,), True)])
+def test_a_job_keeps_one_set_of_longrope_factors_and_says_so(tmp_path: Path, lengths, warns: bool) -> None:
+    table = {"rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 32, "factor": 4.0}
+    factors = {"short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [2.0, 2.5, 3.0, 3.5]}
+    path = save(tmp_path, "llama", 0, rope_parameters={**table, **factors})
+    prompts = tuple(tuple(range(1, 1 + length)) for length in lengths)
+    sizes = {"batch": None, "input_len": None, "output_len": None, "layout": "tp=2"}
+    report = align(job(path, "float32", prompt_ids=prompts, max_new_tokens=8, **sizes))
+    assert report.verdict == "aligned"
+    assert [warning for warning in report.warnings if warning.startswith("longrope")] == [
+        f"longrope: the longest sequence reaches {lengths[-1] + 7} tokens, past the original 32, so every sequence of "
+        "the job uses the long factors from its first token on; transformers uses the short ones up to 32"
+    ] * warns
+
+
 def test_the_command_line_ends_with_4_where_a_fault_is_found(sound: Path, damaged) -> None:
     asked = ["--dtype", "bf16", "--batch", "1", "--input-len", "40", "--output-len", "2", "--layout", "tp=2"]
     good = CliRunner().invoke(cli, ["align", str(sound), *asked])
