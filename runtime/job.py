@@ -26,6 +26,7 @@ class Job:
     card: str = "ascend-910b2"
     cluster: str | None = None
     layout: str | None = None
+    placement: str | None = None
     dtype: str | None = None
     kv_dtype: str | None = None
     prompts: tuple[str, ...] = ()
@@ -69,13 +70,16 @@ class Job:
                 continue
             if isinstance(value, bool) != (wanted is bool) or not isinstance(value, wanted):
                 raise ConfigError(f"{field.name}={value!r} is a {type(value).__name__}; it must be {field.type}")
+        for pair in self.overrides:
+            if not (isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(part, str) for part in pair)):
+                raise ConfigError(f"overrides hold {pair!r}; each is a (key, value) of two texts, as --set takes them")
         _check_items("prompts", self.prompts, str, "a text")
         _check_items("prompt_ids", self.prompt_ids, tuple, "a tuple of token ids")
         for index, ids in enumerate(self.prompt_ids):
             _check_items(f"prompt_ids[{index}]", ids, int, "a whole number")
 
     def _check_names(self) -> None:
-        for name in ("card", "cluster", "layout", "dtype", "kv_dtype"):
+        for name in ("card", "cluster", "layout", "placement", "dtype", "kv_dtype"):
             value = getattr(self, name)
             if value is not None and not value.strip():
                 raise ConfigError(f"--{name.replace('_', '-')} is empty; name one, or leave the option out")

@@ -33,7 +33,9 @@ class Twin:
         settings: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        overrides = tuple((key, str(value)) for key, value in (settings or {}).items())
+        if settings is not None and not isinstance(settings, Mapping):
+            raise ConfigError(f"settings={cut(repr(settings))} must map dotted card fields to values")
+        overrides = tuple((str(key), str(value)) for key, value in (settings or {}).items())
         self._given: dict[str, Any] = {
             "model": str(model),
             "card": str(card),
@@ -67,13 +69,13 @@ def _job(given: Mapping[str, Any]) -> Job:
     unknown = [name for name in given if name not in known]
     if unknown:
         raise ConfigError(f"a job has no option {unknown[0]!r}; options: {', '.join(known)}")
-    return Job(**given)
+    return Job(**{name: _plain(value) for name, value in given.items()})
 
 
 def _is_list(value: object) -> TypeGuard[Iterable[Any]]:
     return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
 
 
-def _plain(token: Any) -> Any:
-    """A NumPy integer as Python's own; anything else as it is, for the Job to judge."""
-    return int(token) if isinstance(token, np.integer) else token
+def _plain(value: Any) -> Any:
+    """A NumPy number as Python's own; anything else as it is, for the Job to judge."""
+    return value.item() if isinstance(value, np.generic) else value

@@ -31,6 +31,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a key set twice": ({"overrides": (("clock_hz", "1"), ("clock_hz", "2"))}, "--set clock_hz is given 2 times"),
     "too many sequences": ({"batch": MOST_SEQUENCES + 1, "input_len": 1}, "--batch=65537 must be from 1 to 65536"),
     "too many prompts": ({"prompts": ("x",) * (MOST_SEQUENCES + 1)}, "the number of prompts=65537 must be from 0"),
+    "a lone key": ({"overrides": (("clock_hz",),)}, r"overrides hold \('clock_hz',\); each is a .key, value. of two"),
+    "a number as a setting": ({"overrides": (("clock_hz", 3),)}, r"overrides hold \('clock_hz', 3\)"),
     "an endless temperature": ({"temperature": float("inf")}, "must be 0 .greedy. or a positive, finite number"),
 }
 
@@ -55,6 +57,17 @@ def test_prompts_of_another_form_are_refused_by_the_twin(prompts: Any) -> None:
 def test_an_option_that_no_job_has_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match="a job has no option 'max_tokens'; options: model, card"):
         Twin("smollm2-135m").generate("hi", max_tokens=3)
+
+
+@pytest.mark.parametrize("settings", [[1], "clock_hz=1", 3])
+def test_settings_are_a_mapping(settings: Any) -> None:
+    with pytest.raises(ConfigError, match="must map dotted card fields to values"):
+        Twin("smollm2-135m", settings=settings)
+
+
+def test_numpy_numbers_are_numbers() -> None:
+    options = {"seed": np.int64(3), "max_new_tokens": np.int32(1), "temperature": np.float32(0.5)}
+    assert Twin("SmolLM2-135M", payload=False).generate([[1]], **options).oom is None
 
 
 def test_numpy_ids_are_ids() -> None:
