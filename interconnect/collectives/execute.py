@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import EllipsisType
 from typing import Any
 
@@ -16,6 +16,7 @@ from .plan import SIGNAL, Ints, Plan
 Array = np.ndarray[Any, Any]
 Index = slice | EllipsisType
 Part = Index | tuple[Index, ...]
+Pieces = Sequence[Array] | Mapping[int, Array]  # the pieces of a member, by their number
 AddInto = Callable[[Array, Array], object]
 Transfers = tuple[tuple[int, int, int, bool], ...]  # (source, target, part, reduces)
 
@@ -68,16 +69,17 @@ def execute(
         _put_back(row, own)
 
 
-def run_pieces(plan: Plan, pieces: Sequence[Sequence[Array]], dtype: DType, reduce: AddInto | None = None) -> None:
-    """The same on pieces already cut: `pieces[member][part]` is a view of each of the plan's own parts."""
+def run_pieces(plan: Plan, pieces: Sequence[Pieces], dtype: DType, reduce: AddInto | None = None) -> None:
+    """The same on pieces already cut: `pieces[member][part]` is a flat view of each of the plan's own parts.
+
+    They are what `reduce` adds; where it is not given, NumPy does.
+    """
     if plan.moves.reduces.any() and dtype.bits % 8:
         raise UnsupportedError(f"{plan.name}: {dtype} packs several elements in a byte, which cannot be added in place")
-    rows = [list(row) for row in pieces]
+    rows = list(pieces)
     if plan.uses_switch and rows:
-        rows.append([np.zeros_like(piece) for piece in rows[0]])
-    add = reduce
-    if add is None:
-        add, rows = _add_into, [[piece.view(dtype.value) for piece in row] for row in rows]
+        rows.append([np.zeros_like(rows[0][part]) for part in range(plan.parts)])
+    add = reduce or (lambda target, source: _add_into(target.view(dtype.value), source.view(dtype.value)))
     with np.errstate(over="ignore", invalid="ignore"):  # a sum that overflows is an infinity here as on a card
         for transfers, needs_copies in _order(plan):
             if needs_copies:
@@ -108,7 +110,7 @@ def _add_into(target: Array, source: Array) -> None:
     np.add(target, source, out=target)
 
 
-def _run(transfers: Transfers, pieces: list[list[Array]], add: AddInto) -> None:
+def _run(transfers: Transfers, pieces: Sequence[Pieces], add: AddInto) -> None:
     for source, target, part, adds in transfers:
         if adds:
             add(pieces[target][part], pieces[source][part])
@@ -116,7 +118,7 @@ def _run(transfers: Transfers, pieces: list[list[Array]], add: AddInto) -> None:
             pieces[target][part][...] = pieces[source][part]
 
 
-def _run_with_copies(transfers: Transfers, pieces: list[list[Array]], add: AddInto) -> None:
+def _run_with_copies(transfers: Transfers, pieces: Sequence[Pieces], add: AddInto) -> None:
     arriving = [pieces[source][part].copy() for source, _, part, _ in transfers]
     for (_, target, part, adds), piece in zip(transfers, arriving, strict=True):
         if adds:
