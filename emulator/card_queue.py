@@ -67,7 +67,7 @@ class CardQueue:
     def _execute(self, run: CardRun) -> Process:
         """The hot loop; what is not a plain activity goes through `_special`."""
         rank, name, ops, ticket = self.rank, self.name, run.ops, run.ticket
-        start, weight, priority = self.calendar.run, ticket.exchange.weight, ticket.exchange.priority
+        start, (weight, priority) = self.calendar.run, ticket.exchange.sharing
         semaphores, flow, append = run.semaphores, Action.FLOW, ticket.spans.append
         values, waiters = semaphores.values, semaphores.waiters
         for entry in run.timeline.queues[name]:
@@ -146,13 +146,14 @@ class CardQueue:
         return self._span(entry, issued, max(issued, meeting.start_ps), "dependency", meeting.late)
 
     def _start(self, run: CardRun, op: Op) -> Running:
-        exchange = run.ticket.exchange
-        self.running = self.calendar.run(op.demand, weight=exchange.weight, priority=exchange.priority)
+        weight, priority = run.ticket.exchange.sharing
+        self.running = self.calendar.run(op.demand, weight=weight, priority=priority)
         return self.running
 
     def _party(self, run: CardRun, entry: Entry, op: Op) -> Party:
         assert op.message is not None
-        return Party(self.rank, now_ps(self.env), op.message, op.demand.fixed_ps, run.timeline, entry)
+        sharing = run.sharing.get(op.group, run.ticket.exchange.sharing)
+        return Party(self.rank, now_ps(self.env), op.message, op.demand.fixed_ps, run.timeline, entry, sharing)
 
     def _span(self, entry: Entry, issued: int, start: int, bound: Bound, late: int = NOBODY_LATE) -> Span:
         end = now_ps(self.env)

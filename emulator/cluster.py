@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import simpy
 from simpy.core import EmptySchedule
 
-from ..interconnect.collectives.expand import expand
-from ..interconnect.collectives.plan import Plan
 from ..interconnect.topology import Topology
 from ..isa.errors import ConfigError, ProgramError, SiltwinError
 from ..isa.program import Program
-from .calendar.engine import Calendar, int_env
+from .calendar.engine import MAX_PRIORITY, Calendar, int_env
 from .card import Card, Op
 from .card_queue import CardQueue
+from .choosing import Choose, default_choice
 from .costs import Costs
 from .deadlock import deadlock
-from .exchange import Detail, Exchange
+from .exchange import Detail, Exchange, Sharing
 from .failure import carried
 from .spec import CardSpec
 from .ticket import CardRun, Submission, Ticket
@@ -31,11 +30,6 @@ KEPT_PROGRAMS = 256
 
 class Cancelled(SiltwinError):
     """A submission was taken back before it ended."""
-
-
-def default_plan(collective: str, size: int, root: int) -> Plan:
-    """The interconnect's default algorithm."""
-    return expand(collective, size, root=root)
 
 
 class Prepared:
@@ -56,11 +50,12 @@ class Prepared:
 
 
 class Cluster:
-    """Equal cards, ranks 0 to `num_cards` - 1, standing on the nodes of the same number of a topology.
+    """Equal cards, ranks 0 to `num_cards` - 1, each on the node of a topology that `placement` gives it, by rank.
 
+    Without a placement every rank stands on the node of its own number; links and nodes keep the topology's numbers.
     `detail` "step" runs every lockstep step of a collective as an activity of its own, where "group" makes one of the
-    whole. `choose(collective, group size, root)` gives the plan of a collective. All times are integer picoseconds of
-    `env`.
+    whole. `choose(collective, group size, ranks, bytes of all parts)` gives the algorithm and protocol of a collective,
+    as `ClusterSpec.choose` does by a cluster file's table. All times are integer picoseconds of `env`.
     """
 
     def __init__(
@@ -71,13 +66,15 @@ class Cluster:
         *,
         env: simpy.Environment | None = None,
         detail: Detail = "group",
-        choose: Callable[[str, int, int], Plan] = default_plan,
+        choose: Choose = default_choice,
+        placement: Sequence[int] | None = None,
     ) -> None:
         num_cards = topology.cards if num_cards is None else num_cards
         if not 1 <= num_cards <= topology.cards:
             raise ConfigError(f"num_cards={num_cards}; the {topology.kind} has room for 1 to {topology.cards}")
         if detail not in ("group", "step"):
             raise ConfigError(f"detail={detail!r}; choose group or step")
+        self.placement = tuple(range(num_cards)) if placement is None else _checked(placement, num_cards, topology)
         self.env = int_env() if env is None else env
         self.spec, self.topology, self.detail = spec, topology, detail
         self.calendar = Calendar(self.env)
@@ -87,14 +84,14 @@ class Cluster:
             for number, link in enumerate(topology.links)
         )
         ports = [card.ports for card in self.cards]
-        self._wires = Wires(spec, topology, self.link_resources, ports, choose)
+        self._wires = Wires(spec, topology, self.link_resources, ports, choose, self.placement)
         self.queues = tuple(
             {queue.name: CardQueue(self.calendar, card.rank, queue.name) for queue in spec.queues}
             for card in self.cards
         )
         self._prepared: OrderedDict[int, Prepared] = OrderedDict()
         self._submitted = self._in_flight = 0
-        self.ledger = Ledger(self.cards, topology.links, self.link_resources)
+        self.ledger = Ledger(self.cards, topology.links, self.link_resources, self.placement)
 
     # programs
 
@@ -102,11 +99,12 @@ class Cluster:
         """Hand programs to the queues of their cards, to be executed after all that was submitted before.
 
         On a resource that is short, activities of the highest priority are served first, and those of one priority by
-        weight. ProgramError for a program that is not legal, for queues or groups that do not fit, or for a rank twice.
+        weight; exchanges of a group by its own, where submissions give it a sharing. ProgramError for a program that is
+        not legal, for queues, groups or sharings that do not fit, or for a rank twice.
         """
         self._check(programs)
         exchange = Exchange(self.calendar, self._wires, self.spec.link.eager_bytes, self.detail)
-        exchange.weight, exchange.priority = weight, priority
+        exchange.sharing = Sharing(weight, priority)
         ticket = Ticket(self.env, self._submitted, exchange)
         for submission in programs:
             prepared = self._prepare(submission)
@@ -181,6 +179,7 @@ class Cluster:
             if rank in seen:
                 raise ProgramError(f"rank {rank} stands twice in one submission; a card executes one program of it")
             seen.add(rank)
+            _check_sharing(submission)
             for name, size in submission.program.group_sizes.items():
                 ranks = self._check_group(submission, name, size)
                 other, order = orders.setdefault(frozenset(ranks), (name, ranks))
@@ -260,3 +259,26 @@ class Cluster:
         if not 0 <= rank < len(self.cards):
             raise ConfigError(f"rank {rank} is no card; there are 0 to {len(self.cards) - 1}")
         return self.cards[rank]
+
+
+def _checked(placement: Sequence[int], num_cards: int, topology: Topology) -> tuple[int, ...]:
+    nodes = tuple(placement)
+    if len(nodes) != num_cards or len(set(nodes)) != num_cards or not all(0 <= n < topology.cards for n in nodes):
+        raise ConfigError(
+            f"placement={nodes}: it must name {num_cards} different cards of the {topology.kind}'s 0 to "
+            f"{topology.cards - 1}, one for each rank"
+        )
+    return nodes
+
+
+def _check_sharing(submission: Submission) -> None:
+    where = f"rank {submission.rank}, program {submission.program.name}"
+    for name, (weight, priority) in submission.sharing.items():
+        if name not in submission.program.group_sizes:
+            known = ", ".join(submission.program.group_sizes) or "none"
+            raise ProgramError(f"{where}: a sharing is given for {name}, which is no group of it; its groups: {known}")
+        if type(weight) is not int or weight < 1 or type(priority) is not int or abs(priority) >= MAX_PRIORITY:
+            raise ProgramError(
+                f"{where}: group {name} has weight {weight!r} and priority {priority!r}; a weight is an int of 1 or "
+                "more, a priority one of 32 bits"
+            )

@@ -19,8 +19,18 @@ Detail = Literal["group", "step"]
 TRANSFER = -1  # the turn of a meeting that is no collective
 
 
+class Sharing(NamedTuple):
+    """How activities stand where a resource is short: the highest priority first, those of one priority by weight."""
+
+    weight: int = 1
+    priority: int = 0
+
+
 class Party(NamedTuple):
-    """A card that has come to an exchange: since when, for what, and by which instruction of which program."""
+    """A card that has come to an exchange: since when, for what, and by which instruction of which program.
+
+    `sharing` is that of its group, or of the submission.
+    """
 
     rank: int
     issued_ps: int
@@ -28,6 +38,7 @@ class Party(NamedTuple):
     dispatch_ps: int
     timeline: Timeline
     entry: Entry
+    sharing: Sharing
 
     @property
     def name(self) -> str:
@@ -97,7 +108,7 @@ class Exchange:
     def __init__(self, calendar: Calendar, wires: Wires, eager_bytes: int, detail: Detail) -> None:
         self._calendar, self._wires, self._eager_bytes, self._detail = calendar, wires, eager_bytes, detail
         self._env = calendar.env
-        self.weight, self.priority = 1, 0
+        self.sharing = Sharing()
         self.exchanged: list[Exchanged] = []
         self._cause: Exception | None = None
         self._turns: dict[tuple[int, tuple[int, ...]], int] = {}
@@ -114,16 +125,17 @@ class Exchange:
         if meeting is None:
             meeting = self._collectives[ranks, turn] = self._new(ranks, turn)
         for other in meeting.parties.values():
-            if other.message != party.message:
+            if other.message.terms != party.message.terms:
                 raise ProgramError(
                     f"{meeting.name}: members differ: {other.name} brings {other.message}; "
                     f"{party.name} brings {party.message}"
                 )
+            _check_sharing(meeting, other, party)
             break  # all before agree with the first
         meeting.parties[party.rank] = party
         if len(meeting.parties) == len(ranks):
             del self._collectives[ranks, turn]
-            self._start(meeting, party.message)
+            self._start(meeting, _message_of_all(meeting) if party.message.arriving_bytes else party.message)
         return meeting
 
     def send(self, party: Party, target: int) -> Meeting:
@@ -184,6 +196,7 @@ class Exchange:
                     f"{meeting.name}: its ends differ: {other.name} brings {other.message}; "
                     f"{party.name} brings {party.message}"
                 )
+            _check_sharing(meeting, other, party)
         meeting.parties[party.rank] = party
         if not meeting.missing:
             waiting.remove(meeting)
@@ -205,18 +218,22 @@ class Exchange:
             steps = self._wires.steps(message, meeting.ranks, dispatch_ps)
             self._env.process(self._steps(meeting, message, steps))
             return
-        running = self._calendar.run(cost.demand, weight=self.weight, priority=self.priority)
-        meeting.activities.append(running)
+        running = self._run(meeting, cost.demand)
         # One event for all members: those who came early wait for the gate, which is older than the activity.
         running.done.callbacks.append(lambda done: self._end(meeting, message, None if done.ok else done))
+
+    def _run(self, meeting: Meeting, demand: Demand) -> Running:
+        weight, priority = next(iter(meeting.parties.values())).sharing
+        running = self._calendar.run(demand, weight=weight, priority=priority)
+        meeting.activities.append(running)
+        return running
 
     def _steps(
         self, meeting: Meeting, message: Message, steps: tuple[Demand, ...]
     ) -> Generator[simpy.Event, object, None]:
         """The lockstep steps, each an activity of its own."""
         for demand in steps:
-            running = self._calendar.run(demand, weight=self.weight, priority=self.priority)
-            meeting.activities.append(running)
+            running = self._run(meeting, demand)
             try:
                 yield running.done
             except Exception:
@@ -236,3 +253,26 @@ class Exchange:
             Exchanged(message, meeting.ranks, meeting.start_ps, now_ps(self._env), meeting.cost.demand)
         )
         meeting.gate.succeed()
+
+
+def _check_sharing(meeting: Meeting, one: Party, other: Party) -> None:
+    if one.sharing != other.sharing:
+        raise ProgramError(
+            f"{meeting.name}: {one.name} shares by {one.sharing} and {other.name} by {other.sharing}; give a group the "
+            "same sharing on every member"
+        )
+
+
+def _message_of_all(meeting: Meeting) -> Message:
+    """What an all-to-all moves: part i * n + j goes from member i to member j. ProgramError unless j expects it."""
+    parties = [meeting.parties[rank] for rank in meeting.ranks]
+    for receiver, sent in zip(parties, zip(*(party.message.part_bytes for party in parties), strict=True), strict=True):
+        expected = receiver.message.arriving_bytes
+        if sent != expected:
+            i = next(i for i, pair in enumerate(zip(sent, expected, strict=True)) if pair[0] != pair[1])
+            raise ProgramError(
+                f"{meeting.name}: members differ: {parties[i].name} sends {sent[i]} bytes to rank {receiver.rank}; "
+                f"{receiver.name} expects {expected[i]} from there"
+            )
+    parts = tuple(part for party in parties for part in party.message.part_bytes)
+    return parties[0].message._replace(part_bytes=parts, arriving_bytes=())

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 
-from ..interconnect.collectives.expand import expand
-from ..interconnect.collectives.plan import Plan
 from ..isa.errors import ProgramError
+from .choosing import Choose, default_choice
 from .payload_binding import BoundProgram, CardImage, bind_program
-from .payload_exchange import Exchange, LinkOp
+from .payload_exchange import Exchange
+from .payload_link import LinkOp
 
 __all__ = ["CardImage", "OnCall", "Payload"]
 OnCall = Callable[[int, int], None]
@@ -63,14 +63,13 @@ class Payload:
     Bound programs are kept and found again while program, arrays, offsets, groups and scalar extents are the same, so
     that a decode step of an equal shape binds nothing; at most `max_bound` of them, the least recently used go first.
 
-    `algorithm(collective, group_size)` gives the plan that a collective's bytes and sums follow. `debug` fills the
+    `choose(collective, group size, ranks, bytes)` gives the algorithm that a collective's bytes and sums follow, as it
+    does for a Cluster. `debug` fills the
     locals with NaN (integers with a huge number) when a call starts and checks what every instruction wrote.
     """
 
-    def __init__(
-        self, algorithm: Callable[[str, int], Plan] = expand, debug: bool = False, max_bound: int = 128
-    ) -> None:
-        self.algorithm, self.debug, self.max_bound = algorithm, debug, max_bound
+    def __init__(self, choose: Choose = default_choice, debug: bool = False, max_bound: int = 128) -> None:
+        self.choose, self.debug, self.max_bound = choose, debug, max_bound
         self._bound: OrderedDict[Hashable, tuple[CardImage, BoundProgram]] = OrderedDict()
 
     def run(self, cards: Sequence[CardImage], on_call: OnCall | None = None) -> None:
@@ -91,7 +90,7 @@ class Payload:
                     f"card {card.rank}, program {card.bound.program.name}: its groups name ranks {sorted(absent)}, "
                     f"which do not run with it; running: {ranks}"
                 )
-        exchange = Exchange(self.algorithm)
+        exchange = Exchange(self.choose)
         everyone = list(running)
         while running:
             moved = False

@@ -17,10 +17,18 @@ from ..isa.program import Binding, Block, BoundShapes, Call, Program
 from ..isa.work import Unit
 from .kernels.binding import Thunk
 from .kernels.registry import KERNELS
-from .payload_exchange import LinkOp, link_op
+from .payload_link import LinkOp, link_op
 
 # Read as bf16, fp16 or fp32 it is NaN, as int32 or int64 beyond any index: what unset memory holds in debug.
 UNSET = np.uint16(0x7FFF)
+
+# What an instruction may leave undefined: its source, on members that are not the root, or beyond the rows that came.
+LEFT_UNDEFINED = {
+    ("reduce_scatter", Role.INOUT),
+    ("reduce", Role.INOUT),
+    ("link_gather", Role.OUT),
+    ("all_to_all", Role.OUT),
+}
 
 
 @dataclass
@@ -41,8 +49,10 @@ class CardImage:
     binding: Binding
 
     def key(self) -> Hashable:
-        """What a bound program depends on: everything but the values in the arrays and the vector extents."""
-        scalars = tuple(self.binding.extents.get(e.name) for e in self.program.extents if not e.is_vector)
+        """What a bound program depends on: all but the values in the arrays and vector extents that count no rows."""
+        extents = self.binding.extents
+        scalars = tuple(extents.get(e.name) for e in self.program.extents if not e.is_vector)
+        scalars += tuple(extents.get(name) for name in self.program.row_counts)
         arrays = (tuple(self.arrays), tuple(map(id, self.arrays.values())), id(self.arena))
         groups = (tuple(self.groups.items()), tuple(self.binding.group_index.items()))
         return self.rank, id(self.program), scalars, arrays, tuple(self.offsets.items()), groups
@@ -177,8 +187,8 @@ def _checks(instruction: Instruction, memory: ArrayMemory) -> Iterator[Thunk]:
         into_cache = role is Role.INOUT and instruction.unit is Unit.DMA
         if role is Role.IN or not dtype.is_float or into_cache:
             continue
-        if instruction.mnemonic == "reduce_scatter" and role is Role.INOUT:
-            continue  # its source is left undefined
+        if (instruction.mnemonic, role) in LEFT_UNDEFINED:
+            continue
         view, bits = memory.raw(ref), dtype.bits
         if bits < 8:
             continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import simpy
 
@@ -11,7 +11,7 @@ from ..isa.errors import ProgramError
 from ..isa.program import Binding, Program
 from .calendar.activity import NOT_YET, now_ps
 from .card import Op
-from .exchange import Exchange, Exchanged
+from .exchange import Exchange, Exchanged, Sharing
 from .failure import carried
 from .semaphores import Semaphores
 from .span import Span
@@ -20,21 +20,27 @@ from .timeline import Timeline
 
 @dataclass(frozen=True)
 class Submission:
-    """One card's part: its program, what that binds, and the ranks of each group it names, in group order."""
+    """One card's part: its program, what that binds, and the ranks of each group it names, in group order.
+
+    `sharing` gives the exchanges of a group a weight or a priority of their own, in place of the submission's; all
+    members of a group must give it the same.
+    """
 
     rank: int
     program: Program
     binding: Binding
     groups: Mapping[str, tuple[int, ...]]
+    sharing: Mapping[str, Sharing] = field(default_factory=dict)
 
 
 class CardRun:
     """A submission under way on its card."""
 
-    __slots__ = ("ticket", "rank", "timeline", "ops", "groups", "semaphores")
+    __slots__ = ("ticket", "rank", "timeline", "ops", "groups", "sharing", "semaphores")
 
     def __init__(self, ticket: Ticket, submission: Submission, timeline: Timeline, ops: Sequence[Op]) -> None:
         self.ticket, self.rank, self.groups = ticket, submission.rank, submission.groups
+        self.sharing = submission.sharing
         self.timeline, self.ops = timeline, ops
         self.semaphores = Semaphores(ticket.env, len(timeline.semaphores))
 

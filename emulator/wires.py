@@ -3,35 +3,50 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ..interconnect.collectives.amounts import GroupAmounts, StepProfile, group_amounts, step_profile
 from ..interconnect.collectives.plan import Plan
+from ..interconnect.collectives.protocol import Protocol
 from ..interconnect.topology import Topology
 from ..isa.dtype import DType
 from ..isa.work import CollectiveShape, TransferShape, Unit, Work
 from .calendar.activity import Demand
+from .choosing import Choose
 from .span import Bound
 from .spec import CardSpec
 from .units.link import reduction_cycles
 from .units.rates import ps_for
 
 RECV, RECV_REDUCE = TRANSFERS = ("send_recv", "send_recv_reduce")  # the interconnect's names
+LISTED = 64  # parts that a message's text names
 KEPT_COSTS = 1 << 13  # forgotten all at once; steps of changing length would pile them up
 
 
 class Message(NamedTuple):
-    """What members must agree on: the collective's name in the interconnect, the bytes of its parts, dtype, root."""
+    """What members must agree on: the collective's name in the interconnect, the bytes of its parts, dtype, root.
+
+    Of an all-to-all a member knows but what it sends to each, `part_bytes`, and gets from each, `arriving_bytes`; the
+    message of the group has all parts and no `arriving_bytes`.
+    """
 
     kind: str
     part_bytes: tuple[int, ...]
     dtype: DType | None
     root: int
+    arriving_bytes: tuple[int, ...] = ()
+
+    @property
+    def terms(self) -> tuple[object, ...]:
+        """What is the same on every member."""
+        return self if not self.arriving_bytes else (self.kind, self.dtype, self.root)
 
     def __str__(self) -> str:
-        parts = "+".join(map(str, self.part_bytes)) or "no"
+        parts = "+".join(map(str, self.part_bytes[:LISTED])) or "no"
+        if len(self.part_bytes) > LISTED:
+            parts += f"+.. ({len(self.part_bytes)} parts of {sum(self.part_bytes)} in all)"
         return f"{self.kind} of {parts} bytes" + (f" in {self.dtype}" if self.dtype else "") + f", root {self.root}"
 
 
@@ -42,7 +57,7 @@ def message_of(work: Work) -> Message:
         kind = RECV_REDUCE if shape.reduces else RECV
         return Message(kind, (shape.num_bytes,), shape.dtype, 0)
     assert isinstance(shape, CollectiveShape), f"a link instruction has the shape {shape}"
-    return Message(shape.kind, shape.part_bytes, shape.dtype, shape.root)
+    return Message(shape.kind, shape.part_bytes, shape.dtype, shape.root, shape.received_bytes)
 
 
 @dataclass(frozen=True)
@@ -67,7 +82,8 @@ class GroupCost(NamedTuple):
 class Wires:
     """Costs of exchanges on one topology, kept by message, ranks and dispatch.
 
-    `choose(collective, group size, root)` is the plan by which a collective runs. ConfigError where there is no route.
+    `choose` says by which algorithm and protocol a collective runs, `nodes` on which node of the topology each rank
+    stands. ConfigError where there is no route.
     """
 
     def __init__(
@@ -76,10 +92,11 @@ class Wires:
         topology: Topology,
         link_resources: Sequence[int],
         ports: Sequence[Ports],
-        choose: Callable[[str, int, int], Plan],
+        choose: Choose,
+        nodes: Sequence[int],
     ) -> None:
         self._card, self._topology, self._ports, self._choose = card, topology, ports, choose
-        self._link_resources = link_resources
+        self._link_resources, self._nodes = link_resources, nodes
         self._costs: dict[tuple[Message, tuple[int, ...], int], GroupCost] = {}
 
     def cost(self, message: Message, ranks: tuple[int, ...], dispatch_ps: int) -> GroupCost:
@@ -95,16 +112,29 @@ class Wires:
     def steps(self, message: Message, ranks: tuple[int, ...], dispatch_ps: int) -> tuple[Demand, ...]:
         """The same exchange in lockstep, a demand a step; the dispatch stands before the first."""
         demands: list[Demand] = []
-        for amounts in self._step_amounts(message, ranks):
+        plan, protocol = self._plan(message, ranks)
+        for index in range(plan.num_steps):
+            sender = protocol if index == 0 else replace(protocol, start_ps=0)
+            amounts = group_amounts(plan.step(index), message.part_bytes, self._at(ranks), self._topology, sender)
             fixed_ps = amounts.latency_ps + (0 if demands else dispatch_ps)
             flow_ps = max(amounts.flow_ps, *self._ends_ps(amounts, message.dtype))
             demands.append(Demand(fixed_ps, flow_ps, self._amounts(amounts, ranks, message.dtype)))
         return tuple(demands) or (Demand(dispatch_ps, 0, ()),)
 
+    def _at(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
+        """The nodes on which ranks stand."""
+        return tuple([self._nodes[rank] for rank in ranks])
+
+    def _plan(self, message: Message, ranks: tuple[int, ...]) -> tuple[Plan, Protocol]:
+        """By which plan a message runs, and how its library sends."""
+        choice = self._choose(message.kind, len(ranks), self._at(ranks), sum(message.part_bytes))
+        return choice.plan(message.kind, len(ranks), message.root), choice.protocol
+
     def _cost(self, message: Message, ranks: tuple[int, ...], dispatch_ps: int) -> GroupCost:
-        plan = self._choose(message.kind, len(ranks), message.root)
-        whole = group_amounts(plan, message.part_bytes, ranks, self._topology)
-        excess_ps = self._excess_ps(step_profile(plan, message.part_bytes, ranks, self._topology), message.dtype)
+        plan, protocol = self._plan(message, ranks)
+        placed = plan, message.part_bytes, self._at(ranks), self._topology, protocol
+        whole = group_amounts(*placed)
+        excess_ps = self._excess_ps(step_profile(*placed), message.dtype)
         alone_ps = whole.flow_ps + excess_ps
         bound: Bound = "link"
         if message.kind == "barrier":
@@ -128,11 +158,6 @@ class Wires:
             ends_ps = max(ps_for(moved, bandwidth), ps_for(cycles, self._card.clock_hz))
             total += count * max(0, ends_ps - flow_ps)
         return total
-
-    def _step_amounts(self, message: Message, ranks: tuple[int, ...]) -> Iterator[GroupAmounts]:
-        plan = self._choose(message.kind, len(ranks), message.root)
-        for index in range(plan.num_steps):
-            yield group_amounts(plan.step(index), message.part_bytes, ranks, self._topology)
 
     def _ends_ps(self, amounts: GroupAmounts, dtype: DType | None) -> tuple[int, int]:
         """Picoseconds that the busiest member's HBM takes, and its reductions."""

@@ -29,10 +29,12 @@ def reduction_cycles(work: Work, num_bytes: int, card: CardSpec) -> int:
 
 
 def _reduced_bytes(work: Work) -> int:
-    """Bytes this card adds: all of a recv-reduce; of an all-reduce or reduce-scatter over n, n - 1 parts of n."""
+    """Bytes this card adds: all of a (recv-)reduce; of an all-reduce or reduce-scatter over n, n - 1 parts of n."""
     shape = work.shape
     if isinstance(shape, TransferShape):
         return shape.num_bytes if shape.reduces and not shape.sends else 0
-    if isinstance(shape, CollectiveShape) and shape.kind.replace("-", "_") in ("all_reduce", "reduce_scatter"):
+    if isinstance(shape, CollectiveShape) and shape.kind in ("all_reduce", "reduce_scatter"):
         return sum(shape.part_bytes) - max(shape.part_bytes, default=0)
+    if isinstance(shape, CollectiveShape) and shape.kind == "reduce":
+        return sum(shape.part_bytes)
     return 0
