@@ -33,8 +33,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
-def save(directory: Path, family: str, seed: int, **changes: Any) -> Path:
-    """A float32 checkpoint of a family under `directory`; biases and norms are random too."""
+def save(directory: Path, family: str, seed: int, stored_as: str = "float32", **changes: Any) -> Path:
+    """A checkpoint of a family under `directory`, biases and norms are random too."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -48,7 +48,7 @@ def save(directory: Path, family: str, seed: int, **changes: Any) -> Path:
             elif name.endswith("bias"):
                 parameter.copy_(0.2 * torch.randn_like(parameter))
     path = directory / f"{family}-{seed}"
-    model.save_pretrained(path)
+    model.to(getattr(torch, stored_as)).save_pretrained(path)
     return path
 
 
