@@ -5,9 +5,8 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from heapq import nlargest
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ..isa.errors import ConfigError, ProgramError, SiltwinError
 
@@ -15,8 +14,7 @@ LARGEST_LISTED = 10
 PADDING_TAG = "padding"  # what rounding to granules adds; every other tag counts what was asked for
 
 
-@dataclass(frozen=True, slots=True)
-class Allocation:
+class Allocation(NamedTuple):
     """Bytes [address, address + num_bytes) of one card; `num_bytes` is `requested_bytes` rounded up to granules.
 
     `serial` counts the allocations of one Hbm, so that two that once stood at one address are told apart.

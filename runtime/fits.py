@@ -11,7 +11,7 @@ from .layout import legal_tp
 from .memory import JobMemory
 from .plan import JobPlan, Lengths
 from .report import Fits
-from .scheduler import Scheduler
+from .scheduler import Request, Scheduler
 
 UNBOUNDED_BYTES = 1 << 62
 MOST_SEQUENCES = 1 << 16
@@ -28,17 +28,22 @@ class MemoryPeak:
 
 
 def replay(plan: JobPlan, memory: JobMemory) -> None:
-    """Every allocation of a job, step by step as a run does them, without time or numbers; may raise OutOfMemory."""
+    """Every allocation of a job, step by step as a run does them, without time or numbers; may raise OutOfMemory.
+
+    What the last step leaves is not freed: nothing is allocated after it.
+    """
     requests = plan.requests()
     scheduler = Scheduler(requests, plan.chunk_tokens)
     memory.load(0)
     for request in requests:
         memory.grow_to(request, request.cached_len, 0)
+    finished: list[Request] = []
     while (step := scheduler.next_step()) is not None:
-        memory.begin(step, requests, 0)
-        for request in scheduler.complete(step, None):
+        for request in finished:
             memory.release(request, 0)
-    memory.unload(0)
+        memory.begin(step, requests, 0)
+        finished = scheduler.complete(step, None)
+        scheduler.skip_steps_within_pages(plan.page_tokens)
 
 
 def peaks(plan: JobPlan) -> list[MemoryPeak]:
@@ -66,16 +71,33 @@ def fits(plan: JobPlan, capacity_bytes: int | None = None) -> bool:
     return True
 
 
-def largest(works: Callable[[int], bool], most: int) -> int:
-    """The largest n in 1..most for which `works(n)` holds, 0 if none; `works` may turn from true to false once."""
-    low, high = 0, 1
-    while high <= most and works(high):
-        low, high = high, high * 2
-    high = min(high, most + 1)
+def largest(works: Callable[[int], bool], most: int, guess: int) -> int:
+    """The largest n in 1..most for which `works(n)` holds, 0 if none; `works` may turn from true to false once.
+
+    The search starts at `guess` and doubles its stride, so that a good guess costs two calls.
+    """
+    low = high = max(1, min(guess, most))
+    stride = 1
+    if works(low):
+        while low < most and works(high := min(most, low + stride)):
+            low, stride = high, stride * 2
+        if low == most:
+            return most
+    else:
+        while (low := max(0, high - stride)) and not works(low):
+            high, stride = low, stride * 2
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if works(middle) else (low, middle)
     return low
+
+
+def _guess(plan_of: Callable[[int], JobPlan], most: int) -> int:
+    """Where memory, were it linear in n, would reach the capacity: a start for the search, never an answer."""
+    first, second = 1, min(9, most)
+    low, high = smallest_hbm(plan_of(first)), smallest_hbm(plan_of(second))
+    room = plan_of(first).card.hbm.capacity_bytes - low
+    return most if high <= low else first + max(0, room * (second - first) // (high - low))
 
 
 def longest_of(sequences: Sequence[Lengths]) -> Lengths:
@@ -86,7 +108,11 @@ def longest_of(sequences: Sequence[Lengths]) -> Lengths:
 def largest_batch(plan: JobPlan) -> int:
     """Most sequences like the job's longest that fit at once on its cards; 0 when not one does."""
     one = longest_of(plan.sequences)
-    return largest(lambda count: fits(plan.with_lengths([one] * count)), MOST_SEQUENCES)
+
+    def with_batch(count: int) -> JobPlan:
+        return plan.with_lengths([one] * count)
+
+    return largest(lambda count: fits(with_batch(count)), MOST_SEQUENCES, _guess(with_batch, MOST_SEQUENCES))
 
 
 def largest_context(plan: JobPlan) -> int:
@@ -98,8 +124,7 @@ def largest_context(plan: JobPlan) -> int:
     rest = longest.max_new_tokens - bool(longest.prompt_len)
     limit = plan.graph.max_position_embeddings
 
-    def with_context(total: int) -> JobPlan:
-        own = total - rest
+    def with_own(own: int) -> JobPlan:
         if longest.prompt_len and not longest.cached_len:
             grown = replace(longest, prompt_len=own)
         elif longest.prompt_len:
@@ -110,7 +135,7 @@ def largest_context(plan: JobPlan) -> int:
             grown = replace(longest, cached_len=own)
         return plan.with_lengths([grown] * len(plan.sequences))
 
-    found = largest(lambda own: fits(with_context(own + rest)), limit - rest)
+    found = largest(lambda own: fits(with_own(own)), limit - rest, _guess(with_own, limit - rest))
     return found + rest if found else 0
 
 

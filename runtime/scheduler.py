@@ -134,3 +134,19 @@ class Scheduler:
             if request.done:
                 finished.append(request)
         return finished
+
+    def skip_steps_within_pages(self, page_tokens: int) -> None:
+        """Pass over coming decode steps in which no sequence enters a new page or ends: they allocate nothing.
+
+        For those who follow memory alone; a run takes every step.
+        """
+        live = [request for request in self.requests if not request.done]
+        if not live or any(request.in_prefill for request in live):
+            return
+        steps = min(
+            min(-request.length % page_tokens, request.max_new_tokens - request.generated - 1) for request in live
+        )
+        for request in live:
+            request.computed += steps
+            request.generated += steps
+        self._steps += steps

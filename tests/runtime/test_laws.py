@@ -14,11 +14,12 @@ from siltwin.emulator.spec import load_card
 from siltwin.isa.dtype import BF16, FP32
 from siltwin.models.config import read_config
 from siltwin.models.graph import build_graph, total_parameters
-from siltwin.runtime.fits import fits, largest_batch, largest_context, peaks, smallest_hbm, smallest_tp
+from siltwin.runtime.fits import fits, largest, largest_batch, largest_context, peaks, smallest_hbm, smallest_tp
 from siltwin.runtime.job import Job
 from siltwin.runtime.layout import Layout
 from siltwin.runtime.plan import GRANULE_BYTES, JobPlan, Lengths
 from siltwin.runtime.run import RunResult, run_job
+from siltwin.runtime.scheduler import Scheduler
 
 sys.path.insert(0, str(Path(__file__).parent))
 from checkpoints import save  # noqa: E402
@@ -186,3 +187,34 @@ def test_weights_of_the_layout_sum_to_the_model() -> None:
     plan = plan_of(Layout(pp=3), (Lengths(4, 1),))
     held = sum(peak.by_tag["weight"] for peak in peaks(plan))
     assert held == 2 * total_parameters(plan.graph)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(lengths, min_size=1, max_size=4).map(tuple), st.one_of(st.none(), st.integers(1, 40)))
+def test_passing_over_steps_that_allocate_nothing_changes_no_peak(sequences, chunk) -> None:
+    plan = plan_of(Layout(tp=2), sequences, chunk_tokens=chunk)
+    requests, memory = plan.requests(), plan.memory(range(2), 1 << 40)
+    scheduler = Scheduler(requests, chunk)
+    memory.load(0)
+    for request in requests:
+        memory.grow_to(request, request.cached_len, 0)
+    while (step := scheduler.next_step()) is not None:  # every step, as a run takes them
+        memory.begin(step, requests, 0)
+        for request in scheduler.complete(step, None):
+            memory.release(request, 0)
+    assert [hbm.high_water_bytes for hbm in memory.hbm.values()] == [p.high_water_bytes for p in peaks(plan)]
+    assert [hbm.peak_by_tag for hbm in memory.hbm.values()] == [peak.by_tag for peak in peaks(plan)]
+
+
+@given(st.integers(0, 300), st.integers(1, 200), st.integers(-5, 400))
+def test_the_search_finds_the_turn_from_any_guess(turn: int, most: int, guess: int) -> None:
+    asked: list[int] = []
+
+    def works(n: int) -> bool:
+        assert 1 <= n <= most
+        asked.append(n)
+        return n <= turn
+
+    assert largest(works, most, guess) == min(turn, most)
+    if guess == turn and 1 <= guess < most:
+        assert len(asked) == 2
