@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 OUR_BUG, USER_ERROR, OUT_OF_MEMORY, NOT_ALIGNED, INTERRUPTED, BROKEN_PIPE = 1, 2, 3, 4, 130, 141
 STDOUT = "-"
-SCHEMAS = ("report", "oom", "limits", "align", "cards", "card", "models")
+SCHEMAS = ("report", "oom", "limits", "align", "cards", "card", "models", "clusters", "cluster")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -93,6 +93,7 @@ JOB_OPTIONS: tuple[Callable[[F], F], ...] = (
     click.option("--card", metavar="NAME|FILE", help="The card (default: ascend-910b2); see `siltwin cards`."),
     click.option("--cluster", metavar="NAME|FILE", help="How cards are joined (default: the card's usual node)."),
     click.option("--layout", metavar="tp=N,pp=N", help="How the model is spread over cards (default: one card)."),
+    click.option("--placement", metavar="pp,tp|packed|0,1,..", help="Cards of ranks (default: tp within a node)."),
     click.option("--dtype", metavar="DTYPE", help="Weights and activations: float32, bfloat16, float16 (or fp32 ...)."),
     click.option("--kv-dtype", metavar="DTYPE", help="The KV cache (default: bfloat16)."),
     click.option("--prompt", "prompts", multiple=True, metavar="TEXT", help="A prompt; repeat it for a batch."),
@@ -216,6 +217,88 @@ def models(name: str | None, json_to: str | None) -> None:
     _show(models_report() if name is None else model_report(name), print_models, json_to)
 
 
+@cli.command()
+@click.argument("name", required=False)
+@click.option("--svg", "svg_to", metavar="FILE", help="Draw it as SVG.")
+@click.option("--png", "png_to", metavar="FILE", help="Draw it as PNG (needs siltwin[plot]).")
+@JSON_OPTION
+def cluster(name: str | None, svg_to: str | None, png_to: str | None, json_to: str | None) -> None:
+    """Draw a cluster (a name or a .yaml file) with its links, cuts and diameter, or list those that are shipped."""
+    from .runtime.fabric.picture import check_pictures, draw_cluster
+    from .runtime.fabric.render_cluster import print_cluster, print_clusters
+    from .runtime.fabric.show import cluster_detail, clusters_report
+    from .runtime.files import check_outputs
+
+    check_outputs(json_to, svg_to, png_to)
+    check_pictures(name, svg_to, png_to)
+    if name is None:
+        _show(clusters_report(), print_clusters, json_to)
+        return
+    detail = cluster_detail(name)
+    draw_cluster(name, svg_to, png_to)
+    _show(detail, print_cluster, json_to)
+
+
+@cli.group(context_settings=CONTEXT)
+def fabric() -> None:
+    """Measure collectives on an emulated cluster, and tune which algorithm runs when."""
+
+
+CLUSTER_OPTION = click.option("--cluster", required=True, metavar="NAME|FILE", help="See `siltwin cluster`.")
+ENDS_OPTION = click.option("--card", metavar="NAME|FILE", help="The card at the ends (default: ideal ends).")
+
+
+@fabric.command()
+@CLUSTER_OPTION
+@click.option("--collective", metavar="NAME", help="all_reduce (the default), all_gather, reduce_scatter, ...")
+@click.option("--ranks", type=int, metavar="N", help="Cards 0 to N - 1 (default: the whole cluster).")
+@click.option("--group", metavar="0,1,2..", help="These cards instead, in group order; ranges as 0-7.")
+@click.option("--sizes", metavar="LOW:HIGH", help="1KiB:1GiB (the default), 64MiB, or 1KiB,1MiB; as nccl-tests.")
+@click.option("--factor", type=float, metavar="X", help="From size to size in a range (default: 2).")
+@click.option("--algorithm", metavar="NAME,..|all", help="Instead of what the cluster chooses.")
+@click.option("--protocol", metavar="NAME", help="Instead of what the cluster chooses.")
+@ENDS_OPTION
+@click.option("--dtype", metavar="DTYPE", help="Of the elements (default: float32).")
+@click.option("--json", "json_to", metavar="FILE|-", help="Write the rows as a JSON list; - is stdout.")
+@click.option("--plot", "plot_to", metavar="FILE.png", help="Plot time and bandwidth (needs siltwin[plot]).")
+def bench(json_to: str | None, plot_to: str | None, **asked: Any) -> None:
+    """Time a collective alone at many sizes, as nccl-tests does: time, algbw, busbw, crossovers, busiest link."""
+    from .runtime.fabric.bench import Ask, run_bench
+    from .runtime.fabric.plot import check_picture, plot_bench
+    from .runtime.fabric.render import print_bench
+    from .runtime.files import check_outputs
+    from .runtime.progress import DelayedProgress
+
+    check_outputs(json_to, plot_to)
+    check_picture(plot_to)
+    with DelayedProgress(sys.stderr, "emulating") as progress:
+        report = run_bench(Ask(**_given(asked)), progress)
+    if plot_to is not None:
+        plot_bench(report, plot_to)
+    _show(report, print_bench, json_to)
+
+
+@fabric.command()
+@CLUSTER_OPTION
+@ENDS_OPTION
+@click.option("--collectives", metavar="NAME,..", help="Only these (default: all).")
+@click.option("--sizes", metavar="LOW:HIGH", help="1KiB:1GiB by fours is the default.")
+@click.option("--ranks", metavar="2,4,8", help="Group sizes (default: powers of two and whole units, up to 64).")
+@click.option("-o", "--output", metavar="FILE.yaml", help="Write the cluster's file with the table in it.")
+def tune(output: str | None, **asked: Any) -> None:
+    """Emulate every algorithm by collective, group and size, and write the fastest into a cluster file."""
+    from .runtime.fabric.render import print_tune
+    from .runtime.fabric.tune import tune as tune_cluster
+    from .runtime.files import check_outputs
+    from .runtime.progress import DelayedProgress
+    from .runtime.terminal import console_for
+
+    check_outputs(None, output)
+    with DelayedProgress(sys.stderr, "emulating") as progress:
+        report = tune_cluster(output=output, progress=progress, **_given(asked))
+    print_tune(report, console_for(sys.stdout))
+
+
 OUTPUT_OPTION = click.option("-o", "--output", metavar="FILE|-", default=STDOUT, help="Where to (default: stdout).")
 
 
@@ -261,10 +344,15 @@ def _job(prompt_ids: str | None, overrides: Sequence[str], **asked: Any) -> Job:
     from .runtime.files import read_prompt_ids
     from .runtime.job import Job
 
-    given = {name: value for name, value in asked.items() if value is not None}
+    given = _given(asked)
     if prompt_ids is not None:
         given["prompt_ids"] = read_prompt_ids(prompt_ids)
     return Job(**given, overrides=tuple(_override(text) for text in overrides))
+
+
+def _given(asked: dict[str, Any]) -> dict[str, Any]:
+    """The options that were given; what was not keeps its own default."""
+    return {name: value for name, value in asked.items() if value is not None}
 
 
 def _override(text: str) -> tuple[str, str]:

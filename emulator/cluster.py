@@ -198,7 +198,7 @@ class Cluster:
         ranks = submission.groups[name]
         if len(ranks) != size or len(set(ranks)) != size:
             raise ProgramError(f"{where} needs {size} different ranks, and is given {ranks}")
-        if not all(0 <= member < len(self.cards) for member in ranks):
+        if min(ranks) < 0 or max(ranks) >= len(self.cards):
             raise ProgramError(f"{where} is {ranks}; cards are 0 to {len(self.cards) - 1}")
         index = submission.binding.group_index.get(name)
         if index is None or not 0 <= index < size or ranks[index] != rank:

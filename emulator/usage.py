@@ -34,10 +34,13 @@ class Usage(NamedTuple):
 class Ledger:
     """What submissions used of cards and links, added up."""
 
-    def __init__(self, cards: Sequence[Card], links: Sequence[Link], link_resources: Sequence[int]) -> None:
+    def __init__(
+        self, cards: Sequence[Card], links: Sequence[Link], link_resources: Sequence[int], nodes: Sequence[int]
+    ) -> None:
         self._cards, self._links, self._link_resources = cards, links, link_resources
         self._owner = {index: (card.rank, unit) for card in cards for unit, index in card.resources.items()}
-        self._source = {index: link.source for index, link in zip(link_resources, links, strict=True)}
+        rank_of = {node: rank for rank, node in enumerate(nodes)}
+        self._source = {index: rank_of.get(link.source) for index, link in zip(link_resources, links, strict=True)}
         self._busy: Counter[tuple[int, str]] = Counter()
         self._open: defaultdict[tuple[int, str], list[Interval]] = defaultdict(list)
         self._amounts: Counter[tuple[int, str]] = Counter()
@@ -48,12 +51,12 @@ class Ledger:
 
     def add(self, ticket: Ticket) -> None:
         """Add the instructions of a submission that have ended."""
-        runs = {rank: (run.ops, run.timeline.bases) for rank, run in ticket.runs.items()}
+        runs = {rank: (run.ops, run.timeline.rows) for rank, run in ticket.runs.items()}
         executed: Counter[tuple[int, int]] = Counter()
         for span in ticket.spans:
             rank = span.card
-            ops, bases = runs[rank]
-            site = bases[span.call] + span.position
+            ops, rows = runs[rank]
+            site = rows[span.call][span.position]
             executed[rank, site] += 1
             interval = (span.start_ps, span.end_ps)
             for unit in ops[site].busy:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..emulator.choosing import Choose, default_choice
 from ..emulator.payload import CardImage, Payload
 from ..isa.dtype import decode, encode
 from ..isa.instruction import Array
@@ -62,10 +63,17 @@ class StepNumbers:
 class Numbers:
     """The arithmetic of a job on all its cards; it knows no time."""
 
-    def __init__(self, plan: JobPlan, checkpoint: Checkpoint, seed: int = 0, debug: bool = False) -> None:
+    def __init__(
+        self,
+        plan: JobPlan,
+        checkpoint: Checkpoint,
+        seed: int = 0,
+        debug: bool = False,
+        choose: Choose = default_choice,
+    ) -> None:
         refuse_beyond_host(plan)
         self.plan, self.checkpoint, self.seed = plan, checkpoint, seed
-        self.payload = Payload(debug=debug)
+        self.payload = Payload(choose, debug=debug)
         self._resident: dict[int, dict[str, Array]] = {rank: self._load(rank) for rank in range(plan.layout.cards)}
         self._arenas = {
             rank: np.zeros(max(plan.lowered(rank, head).arena.num_bytes for head in (True, False)), np.uint8)

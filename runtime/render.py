@@ -30,6 +30,8 @@ NONE_FITS = "none fits"
 MOST_TAG_COLUMNS = 7
 MOST_REQUESTS_LISTED = 16
 MOST_ASSUMED_LISTED = 6
+MOST_LINKS_LISTED = 5
+MOST_NAMES_LISTED = 4
 SHORT_TAGS = {"activation": "activ.", "communication": "comm.", "workspace": "work"}
 
 
@@ -47,7 +49,8 @@ def report_parts(report: Report) -> Iterator[RenderableType]:
     if report.oom:
         yield ""
         yield from oom_parts(report.oom)
-    for part in (_figures(report), _requests(report), _phases(report), _units(report), _communication(report)):
+    tables = (_figures, _requests, _phases, _units, _communication, _busiest_links)
+    for part in (made(report) for made in tables):
         if part is not None:
             yield ""
             yield part
@@ -84,9 +87,14 @@ def job_line(report: JobDocument) -> Text:
     return Text(plain(f"{model.name} ({model.dtype}{kv})"), "bold") + Text(
         plain(
             f" on {layout.cards} x {report.card.name}{_own_numbers(report)}{f' ({degrees})' if degrees else ''}, "
-            f"{cluster.name} ({cluster.kind}{unused})"
+            f"{cluster.name} ({cluster.kind}{unused}{_placed(cluster.placement)})"
         )
     )
+
+
+def _placed(placement: tuple[int, ...]) -> str:
+    """Which cards were taken, where those are not simply the first ones in order."""
+    return "" if placement == tuple(range(len(placement))) else f", ranks in order on cards {ranges(placement)}"
 
 
 def _own_numbers(report: JobDocument) -> str:
@@ -184,7 +192,29 @@ def _communication(report: Report) -> Group | None:
         (item.axis, item.kind, f"{item.count:,}", size(item.bytes), duration(item.time_ps))
         for item in report.collectives
     ]
+    kinds = Counter(item.axis for item in report.collectives)
+    for axis in (axis for axis in report.axes if kinds[axis.axis] > 1):
+        rows.append((axis.axis, "all of it", f"{axis.count:,}", size(axis.bytes), duration(axis.time_ps)))
     return table("Communication", ("axis", "<kind", "count", "bytes sent", "time, most"), rows)
+
+
+def _busiest_links(report: Report) -> Group | None:
+    """The links that were used most, alike ones in a row."""
+    alike: dict[tuple[object, ...], list[str]] = defaultdict(list)
+    for link in sorted(report.links, key=lambda link: -(link.utilisation or 0)):
+        share = NONE if link.utilisation is None else f"{100 * link.utilisation:.1f} %"
+        speed = NONE if link.bandwidth_bytes_per_s is None else f"{link.bandwidth_bytes_per_s / 1e9:g} GB/s"
+        alike[share, size(link.bytes), duration(link.busy_ps), speed].append(link.name)
+    rows = [(_some(names), *cells) for cells, names in alike.items()][:MOST_LINKS_LISTED]
+    if not rows:
+        return None
+    columns = ("directed link", "of its bandwidth", "bytes", "in use", "bandwidth")
+    return table(f"Busiest of {len(report.links)} links", columns, rows)
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - MOST_NAMES_LISTED
+    return ", ".join(names[:MOST_NAMES_LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
 def memory_table(title: str, cards: Iterable[CardReport]) -> Group:

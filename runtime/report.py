@@ -89,12 +89,16 @@ class CardPart(Part):
 
 
 class ClusterPart(Part):
-    """How the cards are joined; cards that the layout leaves over are counted."""
+    """How the cards are joined; cards that the layout leaves over are counted.
+
+    `placement` is the cluster's card that each rank stands on, by rank.
+    """
 
     name: str
     kind: str
     cards_used: Count
     cards_unused: Count = 0
+    placement: tuple[Count, ...] = ()
 
 
 class LayoutPart(Part):
@@ -196,13 +200,18 @@ class CardReport(Part):
 
 
 class LinkReport(Part):
-    """One directed link between ranks or switches: bytes that crossed it, and the union of the times it was in use."""
+    """One directed link between cards or switches: bytes that crossed it, and the union of the times it was in use.
+
+    `utilisation` is the time that its bytes need at its bandwidth over the job's. Nodes are numbered as in the cluster.
+    """
 
     name: str
     source: int
     target: int
     bytes: NumBytes
     busy_ps: Picoseconds | None = None
+    bandwidth_bytes_per_s: Count | None = None
+    utilisation: Annotated[float, Field(ge=0)] | None = None
 
 
 class CollectiveReport(Part):
@@ -214,6 +223,16 @@ class CollectiveReport(Part):
 
     axis: str
     kind: str
+    count: Count
+    bytes: NumBytes
+    time_ps: Picoseconds
+
+
+class AxisReport(Part):
+    """All communication along one axis of the layout, in groups of `ranks`; `time_ps` of the card that spent most."""
+
+    axis: str
+    ranks: Count
     count: Count
     bytes: NumBytes
     time_ps: Picoseconds
@@ -336,6 +355,7 @@ class Report(JobDocument):
     cards: tuple[CardReport, ...]
     links: tuple[LinkReport, ...] = ()
     collectives: tuple[CollectiveReport, ...] = ()
+    axes: tuple[AxisReport, ...] = ()
     totals: Totals
     phases: Phases
     evidence: tuple[EvidenceReport, ...]

@@ -110,7 +110,13 @@ def run_job(job: Job, progress: Progress | None = None) -> RunResult:
 def start_run(prepared: Prepared) -> RunState:
     """Dark cards in their cluster, empty memories and fresh requests: a run before its first step."""
     plan = prepared.plan
-    cluster = Cluster(plan.card, prepared.cluster.topology(), plan.layout.cards)
+    cluster = Cluster(
+        plan.card,
+        prepared.cluster.topology(),
+        plan.layout.cards,
+        choose=prepared.cluster.choose,
+        placement=prepared.placement,
+    )
     return RunState(prepared, cluster, plan.memory(range(plan.layout.cards)), prepared.requests())
 
 
@@ -120,7 +126,7 @@ def _run(state: RunState, say: Progress) -> None:
     begun = time.perf_counter()
     try:
         memory.load(0)
-        numbers = Numbers(prepared.plan, prepared.checkpoint, prepared.job.seed) if prepared.job.payload else None
+        numbers = _numbers(prepared) if prepared.job.payload else None
         for request in state.requests:
             memory.grow_to(request, request.cached_len, 0)
         if numbers is not None:
@@ -134,6 +140,10 @@ def _run(state: RunState, say: Progress) -> None:
         for request in state.requests:
             memory.release(request, now)
         memory.unload(now)
+
+
+def _numbers(prepared: Prepared) -> Numbers:
+    return Numbers(prepared.plan, prepared.checkpoint, prepared.job.seed, choose=prepared.choose)
 
 
 def _steps(state: RunState, numbers: Numbers | None, say: Progress) -> None:

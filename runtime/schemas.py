@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from .catalogue import CardDetail, CardsReport, ModelsReport
+from .fabric.show import ClusterDetail, ClustersReport
 from .report import OomReport, Report
 from .report_align import AlignReport
 from .report_limits import LimitsReport
@@ -19,6 +20,8 @@ DOCUMENTS: dict[str, type[BaseModel]] = {
     "cards": CardsReport,
     "card": CardDetail,
     "models": ModelsReport,
+    "clusters": ClustersReport,
+    "cluster": ClusterDetail,
 }
 
 

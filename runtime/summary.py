@@ -93,6 +93,7 @@ def cluster_part(prepared: Prepared) -> ClusterPart:
         kind=prepared.cluster.kind,
         cards_used=used,
         cards_unused=prepared.cluster_cards - used,
+        placement=prepared.placement,
     )
 
 
@@ -116,6 +117,7 @@ def summarise(state: RunState, wall_s: float) -> Report:
     elapsed_ps = state.records[-1].end_ps if state.records else 0
     requests = tuple(_requests(state))
     exchanges = [exchange for record in state.records for exchange in record.exchanges]
+    collectives, axes = collective_reports(state.cluster, plan.layout, exchanges)
     return Report(
         model=model_part(prepared),
         card=card_part(plan.card),
@@ -126,8 +128,9 @@ def summarise(state: RunState, wall_s: float) -> Report:
         requests=requests,
         steps=steps,
         cards=tuple(_card(state, rank, elapsed_ps) for rank in range(plan.layout.cards)),
-        links=link_reports(state.cluster),
-        collectives=collective_reports(state.cluster, plan.layout, exchanges),
+        links=link_reports(state.cluster, elapsed_ps),
+        collectives=collectives,
+        axes=axes,
         totals=_totals(plan, requests, steps, elapsed_ps),
         phases=_phases(steps),
         evidence=evidence_of(prepared),

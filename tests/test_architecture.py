@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 FLOORS = {"isa": 1, "interconnect": 2, "models": 2, "emulator": 3, "runtime": 4, "cli": 5, "__main__": 6}
-LAZY = {"torch", "transformers"}
+LAZY = {"torch", "transformers", "matplotlib"}
 
 
 def sources() -> list[Path]:

@@ -176,9 +176,24 @@ def test_asm_and_disasm_are_inverse(siltwin: Cli, tmp_path: Path) -> None:
 
 
 def test_every_command_has_help_and_every_option_says_what_it_does(siltwin: Cli) -> None:
-    assert set(cli.commands) == {"run", "align", "limits", "cards", "models", "asm", "disasm", "schema"}
-    for name, command in cli.commands.items():
-        assert siltwin(name, "--help").exit_code == 0
+    assert set(cli.commands) == {
+        "run",
+        "align",
+        "limits",
+        "cards",
+        "models",
+        "cluster",
+        "fabric",
+        "asm",
+        "disasm",
+        "schema",
+    }
+    fabric = cli.commands["fabric"]
+    assert isinstance(fabric, click.Group)
+    named = [((name,), command) for name, command in cli.commands.items()]
+    named += [(("fabric", name), command) for name, command in fabric.commands.items()]
+    for name, command in named:
+        assert siltwin(*name, "--help").exit_code == 0
         options = [param for param in command.params if isinstance(param, click.Option)]
         assert all(option.help for option in options), name
 
