@@ -76,6 +76,7 @@ class Division:
         self._env = env
         self._mark = 0  # whoever bears it has been visited in this round
         self._resources: list[Resource] = []
+        self._in_table = 0  # how many of them are in the arrays
         self.fresh: dict[Running, None] = {}
         self._running: list[Running | None] = []  # by slot
         self._free_slots: list[int] = []
@@ -94,16 +95,23 @@ class Division:
     def add_resource(self, resource: Resource) -> None:
         """A resource, by the index it has; without members."""
         self._resources.append(resource)
-        if resource.index >= len(self._table):
-            self._table = longer(self._table, resource.index + 1)
-            self._bind()
-        self._table[resource.index] = 0
-        self._table[resource.index, [HEAD, LEVEL, MADE]] = NONE, NO_LEVEL, NO_LEVEL
-        self.set_room(resource)
 
     def set_room(self, resource: Resource) -> None:
         """Its capacity has changed."""
-        self._table[resource.index, ROOM] = UNBOUNDED if resource.room is None else resource.room
+        if resource.index < self._in_table:
+            self._table[resource.index, ROOM] = room_of(resource)
+
+    def _enter_resources(self) -> None:
+        """Enter those that were added since the last division into the arrays, all at once."""
+        first, count = self._in_table, len(self._resources)
+        if count > len(self._table):
+            self._table = longer(self._table, count)
+            self._bind()
+        rows = self._table[first:count]
+        rows[:] = 0
+        rows[:, HEAD], rows[:, LEVEL], rows[:, MADE] = NONE, NO_LEVEL, NO_LEVEL
+        rows[:, ROOM] = [room_of(resource) for resource in self._resources[first:]]
+        self._in_table = count
 
     # activities
 
@@ -203,6 +211,8 @@ class Division:
         """Give everybody whom a change at the dirty resources reaches its speed, from now on."""
         now = now_ps(self._env)
         self._mark += 1
+        if self._in_table < len(self._resources):
+            self._enter_resources()
         for running in self.fresh:
             self._join(running)
         self.fresh.clear()
@@ -266,6 +276,11 @@ class Division:
         self._columns = Columns(columns, zeros(resources))
         self._found = zeros(5, max(slots, resources))
         self._scratch = zeros(4, slots), zeros(2, 4 * resources)
+
+
+def room_of(resource: Resource) -> int:
+    """What a resource can give, in scaled capacity << 16."""
+    return UNBOUNDED if resource.room is None else resource.room
 
 
 def zeros(*shape: int) -> Ints:

@@ -198,7 +198,13 @@ class Plan:
 
     def __hash__(self) -> int:
         # Cheap on purpose: a plan may hold millions of transfers, and caches look it up for every instruction.
-        return hash((self.collective, self.algorithm, self.size, self.root, self.parts, self.moves.count))
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        moves = self.moves  # whose first few tell the steps of one plan apart
+        some = tuple(column[:8].tobytes() for column in (moves.sources, moves.targets, moves.parts))
+        return hash((self.collective, self.algorithm, self.size, self.root, self.parts, moves.count, some))
 
     def __eq__(self, other: object) -> bool:
         if self is other:
