@@ -34,13 +34,13 @@ class TracedShapes(BoundShapes):
     """Bound shapes that remember what was asked of the binding."""
 
     def __init__(self, site: Site, group_sizes: Mapping[str, int], binding: Binding) -> None:
-        super().__init__(site.block, group_sizes, binding)
+        super().__init__(site.block, group_sizes, binding, site.extents)
         self._extents: dict[str, None] = {}
         self._groups: dict[str, None] = {}
 
     def extent(self, name: str) -> tuple[int, ...]:
-        """The values of an extent."""
-        self._extents[name] = None
+        """The values of an extent, remembered by the program's name for it."""
+        self._extents[self.extents.get(name, name)] = None
         return super().extent(name)
 
     def group_index(self, group: str) -> int:

@@ -13,6 +13,7 @@ from .payload_link import LinkOp
 
 __all__ = ["CardImage", "OnCall", "Payload"]
 OnCall = Callable[[int, int], None]
+Extents = dict[int, dict[str, tuple[int, ...]]]  # by rank and name
 
 
 class _Card:
@@ -72,8 +73,8 @@ class Payload:
         self.choose, self.debug, self.max_bound = choose, debug, max_bound
         self._bound: OrderedDict[Hashable, tuple[CardImage, BoundProgram]] = OrderedDict()
 
-    def run(self, cards: Sequence[CardImage], on_call: OnCall | None = None) -> None:
-        """Execute every card's program once, changing its arrays in place.
+    def run(self, cards: Sequence[CardImage], on_call: OnCall | None = None) -> Extents:
+        """Execute every card's program once, changing its arrays in place; the extents that each wrote.
 
         `on_call(rank, call_index)` is called when a card has ended a call, before it goes on. ProgramError names card,
         call and instruction: for operands and indices that do not fit, for members of a group that disagree on a
@@ -103,6 +104,7 @@ class Payload:
             if running and not moved:
                 raise _deadlock(running, everyone, exchange)
         exchange.check_nothing_is_left()
+        return {card.rank: {n: tuple(v.tolist()) for n, v in card.bound.written.items()} for card in everyone}
 
     def _bind(self, image: CardImage) -> BoundProgram:
         key = image.key()

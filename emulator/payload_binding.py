@@ -28,6 +28,9 @@ LEFT_UNDEFINED = {
     ("reduce", Role.INOUT),
     ("link_gather", Role.OUT),
     ("all_to_all", Role.OUT),
+    ("permute", Role.OUT),
+    ("grouped_matmul", Role.OUT),
+    ("grouped_gated", Role.OUT),
 }
 
 
@@ -73,11 +76,15 @@ class Segment:
 
 @dataclass(frozen=True, eq=False)
 class BoundProgram:
-    """A program whose every operand is a view; `partners` are the ranks that it exchanges bytes with."""
+    """A program whose every operand is a view; `partners` are the ranks that it exchanges bytes with.
+
+    `written` holds the extents that its instructions write, as of its last run.
+    """
 
     program: Program
     segments: tuple[Segment, ...]
     partners: frozenset[int]
+    written: Mapping[str, Array]
 
 
 def bind_program(image: CardImage, debug: bool = False) -> BoundProgram:
@@ -85,14 +92,15 @@ def bind_program(image: CardImage, debug: bool = False) -> BoundProgram:
     program = image.program
     segments: list[Segment] = []
     halted: set[str] = set()
-    where = "its groups"
+    where, written = "its groups", dict[str, Array]()
     try:
         _check_groups(image)
         for index, call in enumerate(program.calls):
             where = f"call {index} of {call.block}"
             block = program.block[call.block]
             names = _call_arrays(image, block, call)
-            memory = ArrayMemory(block, program.group_sizes, image.binding, names)
+            memory = ArrayMemory(block, program.group_sizes, image.binding, names, program.extents_of(call))
+            memory.written = written
             items = list(_items(image, block, memory, halted, where, debug))
             if debug:
                 items.insert(0, _unset_locals(block, names))
@@ -100,7 +108,7 @@ def bind_program(image: CardImage, debug: bool = False) -> BoundProgram:
     except ProgramError as error:
         raise ProgramError(f"card {image.rank}, program {program.name}, {where}: {error}") from error
     partners = {peer for segment in segments if segment.link for peer in segment.link.partners}
-    return BoundProgram(program, tuple(segments), frozenset(partners))
+    return BoundProgram(program, tuple(segments), frozenset(partners), written)
 
 
 def _check_groups(image: CardImage) -> None:

@@ -15,7 +15,7 @@ from .program import Block, Buffer, Call, Extent, Group, Issue, Program, Space
 from .registry import decode_instruction
 
 MAGIC = b"SLTW"
-VERSION = 1
+VERSION = 2
 _SPACES = list(Space)
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ def _write_program(program: Program) -> bytes:
     _write_all(body, program.groups, lambda g: body.name(g.name).uint(g.size))
     _write_all(body, program.buffers, lambda b: _write_buffer(body, b))
     _write_all(body, program.blocks, lambda b: _write_block(body, b))
-    _write_all(body, program.calls, lambda c: _write_all(body.name(c.block), c.arguments, body.name))
+    _write_all(body, program.calls, lambda c: _write_call(body, c))
     strings = Writer()
     strings.uint(len(body.strings))
     for text in body.strings:
@@ -76,7 +76,7 @@ def _read_program(reader: Reader) -> Program:
         groups=tuple(_read_all(reader, lambda: Group(reader.name(), reader.uint()))),
         buffers=tuple(_read_all(reader, lambda: _read_buffer(reader))),
         blocks=tuple(_read_all(reader, lambda: _read_block(reader))),
-        calls=tuple(_read_all(reader, lambda: Call(reader.name(), tuple(_read_all(reader, reader.name))))),
+        calls=tuple(_read_all(reader, lambda: _read_call(reader))),
     )
 
 
@@ -126,10 +126,21 @@ def _read_buffer(reader: Reader) -> Buffer:
     return Buffer(reader.name(), _read_type(reader), _SPACES[reader.uint(len(_SPACES) - 1)])
 
 
+def _write_call(writer: Writer, call: Call) -> None:
+    writer.name(call.block)
+    for names in (call.arguments, call.extents):
+        _write_all(writer, names, writer.name)
+
+
+def _read_call(reader: Reader) -> Call:
+    return Call(reader.name(), *(tuple(_read_all(reader, reader.name)) for _ in range(2)))
+
+
 def _write_block(writer: Writer, block: Block) -> None:
     writer.name(block.name)
     for names in (block.params, block.locals):
         _write_all(writer, names, lambda item: _write_type(writer.name(item[0]), item[1]))
+    _write_all(writer, block.extents, writer.name)
     _write_all(writer, block.body, lambda issue: _write_issue(writer, issue))
 
 
@@ -149,4 +160,5 @@ def _read_block(reader: Reader) -> Block:
 
     name = reader.name()
     params, local = (tuple(_read_all(reader, typed)) for _ in range(2))
-    return Block(name, params, local, tuple(_read_all(reader, issue)))
+    extents = tuple(_read_all(reader, reader.name))
+    return Block(name, params, local, tuple(_read_all(reader, issue)), extents)

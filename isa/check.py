@@ -38,10 +38,12 @@ class _Declared:
 
     @classmethod
     def by(cls, program: Program) -> _Declared:
+        vectors = frozenset(extent.name for extent in program.extents if extent.is_vector)
         return cls(
             scalars=frozenset(extent.name for extent in program.extents if not extent.is_vector),
             names={
-                NameKind.EXTENT: frozenset(extent.name for extent in program.extents if extent.is_vector),
+                NameKind.EXTENT: vectors,
+                NameKind.EXTENT_OUT: vectors,
                 NameKind.GROUP: frozenset(program.group_sizes),
                 NameKind.SEMAPHORE: frozenset((*program.semaphores, *program.queues)),
             },
@@ -66,9 +68,11 @@ def check_program(program: Program) -> None:
     uses: dict[str, dict[str, _Use]] = {}
     for index, block in enumerate(program.blocks):
         uses[block.name] = _check_block(program, declared, index, block)
+    extents = _Extents(program)
     for index, call in enumerate(program.calls):
         try:
             _check_call(program, uses, call)
+            extents.add(call)
         except ProgramError as error:
             raise IllegalProgramError(f"call {index} of {call.block}: {error}", ("call", index)) from None
 
@@ -127,6 +131,11 @@ def _check_block(program: Program, declared: _Declared, index: int, block: Block
             if section == "local" and name in params:
                 raise IllegalProgramError(f"buffer of block {block.name} {name!r} is declared twice", place)
             _check_dims(declared, f"block {block.name}: {name}", kind, place)
+    _distinct(f"extent of block {block.name}", "extent", block.extents, at=at)
+    for position, name in enumerate(block.extents):
+        if name in {extent.name for extent in program.extents}:
+            place = (*at, "extent", position)
+            raise IllegalProgramError(f"block {block.name}: extent {name!r} is one of the program's already", place)
     shapes, tracker, counts = BlockShapes(block, program.group_sizes), _Uses(block), _Counts()
     for position, issue in enumerate(block.body):
         try:
@@ -151,13 +160,18 @@ def _check_issue(program: Program, declared: _Declared, shapes: BlockShapes, iss
     for name, kind, value in _operands(instruction):
         if not kind.legal(value):
             raise ProgramError(f"{instruction.mnemonic}: {name} is {value!r}, must be: {kind.label}")
-        if kind.names and value not in declared.names[kind.names]:
+        if kind.names and value not in declared.names[kind.names] and not _is_parameter(shapes.block, kind, value):
             raise ProgramError(f"{instruction.mnemonic}: {kind.names.value} {value!r} is not declared")
     if isinstance(instruction, SIGNAL) and instruction.semaphore in program.queues:
         raise ProgramError(f"signal: {instruction.semaphore!r} is a queue, whose semaphore counts its instructions")
     for ref, _ in instruction.refs():
         shapes.type_of(ref)
     instruction.check(shapes)
+
+
+def _is_parameter(block: Block, kind: Kind, value: object) -> bool:
+    """Whether an operand names an extent that each call binds."""
+    return kind.names in (NameKind.EXTENT, NameKind.EXTENT_OUT) and value in block.extents
 
 
 def _operands(instruction: Instruction) -> Iterator[tuple[str, Kind, object]]:
@@ -224,6 +238,45 @@ class _Counts:
             self.counts[instruction.semaphore] += instruction.count
         if isinstance(instruction, HALT):
             self.halted.add(issue.queue)
+
+
+class _Extents:
+    """Follows the calls in order: an extent that an instruction writes is written once, and not read before."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.vectors = {extent.name for extent in program.extents if extent.is_vector}
+        self.uses = {block.name: self._uses(block) for block in program.blocks}
+        self.read: set[str] = set()
+        self.written: set[str] = set()
+
+    @staticmethod
+    def _uses(block: Block) -> list[tuple[str, bool]]:
+        """(name, whether it is written) of every extent that a block's operands name, in order."""
+        named = (
+            (getattr(issue.instruction, name), kind.names is NameKind.EXTENT_OUT)
+            for issue in block.body
+            for name, kind in issue.instruction.operands.items()
+            if kind.names in (NameKind.EXTENT, NameKind.EXTENT_OUT)
+        )
+        return list(dict.fromkeys(named))
+
+    def add(self, call: Call) -> None:
+        """Note the extents of the next call."""
+        params = self.program.block[call.block].extents
+        if len(params) != len(call.extents):
+            raise ProgramError(f"{len(call.extents)} extents for {len(params)} extent parameters")
+        for name in call.extents:
+            if name not in self.vectors:
+                known = ", ".join(sorted(self.vectors)) or "none"
+                raise ProgramError(f"{name!r} is no vector extent of the program; declared: {known}")
+        bound = dict(zip(params, call.extents, strict=True))
+        for name, writes in self.uses[call.block]:
+            actual = bound.get(name, name)
+            if writes and actual in self.written | self.read:
+                done = "written" if actual in self.written else "read"
+                raise ProgramError(f"it writes extent {actual!r}, which is {done} before: an extent has one value")
+            (self.written if writes else self.read).add(actual)
 
 
 def _check_call(program: Program, uses: dict[str, dict[str, _Use]], call: Call) -> None:

@@ -13,15 +13,16 @@ _HEAD = """# The instruction set
 Generated from the declarations in `isa/` by `python -m siltwin.isa.document`; a test checks that it is current.
 
 A Program is a list of calls of blocks. A block is straight-line code over parameters and locals; a dimension of a
-buffer is a number or the name of an extent, bound at submission. An instruction stands in a queue and may wait for
-semaphores; counts are relative to what earlier calls signal, and a queue's own semaphore grows by one as each of its
-instructions ends. `%name[a:b]` takes columns a to b of a buffer's last dimension.
+buffer is a number or the name of an extent, bound at submission. Vector extents may be parameters of a block too, which
+each call binds, and an instruction may write one: it is bound once that has ended. An instruction stands in a queue and
+may wait for semaphores; counts are relative to what earlier calls signal, and a queue's own semaphore grows by one as
+each of its instructions ends. `%name[a:b]` takes columns a to b of a buffer's last dimension.
 
-A program is legal when every name is declared once and used as what it is; the rules of each instruction below hold;
-a wait is met by earlier calls and the instructions above it, so that the order of the text can run; a local is written
-before it is read; host transfers reach `host` buffers and nothing else does; nothing but `host_load` writes a `weight`
-or `table` buffer; and a call binds one buffer to two parameters only if the block writes neither. Binary and text forms
-hold legal programs only.
+A program is legal when every name is declared once and used as what it is; the rules of each instruction below hold; a
+wait is met by earlier calls and the instructions above it, so that the order of the text can run; a local is written
+before it is read; an extent is written once, and not read before that; host transfers reach `host` buffers and nothing
+else does; nothing but `host_load` writes a `weight` or `table` buffer; and a call binds one buffer to two parameters
+only if the block writes neither. Binary and text forms hold legal programs only.
 """
 
 

@@ -64,6 +64,9 @@ class Memory(Sizes, Protocol):
     def put(self, ref: Ref, values: Array) -> None:
         """Round values to the operand's dtype and store them."""
 
+    def write_extent(self, name: str, values: Array) -> None:
+        """Bind a vector extent that the instruction writes, for what reads it after."""
+
 
 @dataclass_transform(frozen_default=True)
 class Instruction:

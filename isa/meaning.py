@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import numpy as np
 
@@ -18,10 +19,16 @@ class ArrayMemory(BoundShapes):
     """Memory over storage arrays, one a name of the block; implements `instruction.Memory`."""
 
     def __init__(
-        self, block: Block, group_sizes: Mapping[str, int], binding: Binding, arrays: Mapping[str, Array]
+        self,
+        block: Block,
+        group_sizes: Mapping[str, int],
+        binding: Binding,
+        arrays: Mapping[str, Array],
+        extents: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        super().__init__(block, group_sizes, binding)
+        super().__init__(block, group_sizes, binding, extents)
         self.arrays = arrays
+        self.written: dict[str, Array] = {}
 
     def raw(self, ref: Ref) -> Array:
         """The operand's storage elements, a view into device memory."""
@@ -36,24 +43,41 @@ class ArrayMemory(BoundShapes):
         """Round values to the operand's dtype and store them."""
         self.raw(ref)[...] = encode(values, self.type_of(ref).dtype)
 
+    def write_extent(self, name: str, values: Array) -> None:
+        """Bind a vector extent; `written` holds it under the program's name."""
+        self.written_array(name, len(values))[:] = values
 
-def run_program(program: Program, arrays: Mapping[str, Array], binding: Binding) -> None:
+    def written_array(self, name: str, size: int) -> Array:
+        """The integers, int64 [size], that an instruction writes an extent as."""
+        return self.written.setdefault(self.extents.get(name, name), np.zeros(size, np.int64))
+
+    def extent(self, name: str) -> tuple[int, ...]:
+        """The values of an extent: those written, or those bound."""
+        written = self.written.get(self.extents.get(name, name))
+        return super().extent(name) if written is None else tuple(written.tolist())
+
+
+def run_program(program: Program, arrays: Mapping[str, Array], binding: Binding) -> dict[str, tuple[int, ...]]:
     """Execute a program of one card on `arrays` (storage form, a name each buffer), changing them in place.
 
     Instructions run in the order of the text, which every wait must agree with; locals start as zeros; a queue stops at
-    its `halt`. Raises ProgramError for arrays that do not fit their buffers and for instructions that cross cards.
+    its `halt`. Returns the extents that instructions wrote. Raises ProgramError for arrays that do not fit their
+    buffers and for instructions that cross cards.
     """
     halted: set[str] = set()
+    written: dict[str, Array] = {}
     for call in program.calls:
         block = program.block[call.block]
         names = _bind(program, block, call, arrays, binding)
-        memory = ArrayMemory(block, program.group_sizes, binding, names)
+        memory = ArrayMemory(block, program.group_sizes, binding, names, program.extents_of(call))
+        memory.written = written
         for issue in block.body:
             if issue.queue not in halted:
                 with np.errstate(over="ignore", invalid="ignore"):  # infinities and NaN flow on, as on a card
                     issue.instruction.execute(memory)
             if isinstance(issue.instruction, HALT):
                 halted.add(issue.queue)
+    return {name: tuple(values.tolist()) for name, values in written.items()}
 
 
 def _bind(

@@ -59,6 +59,7 @@ class NameKind(Enum):
     """What a name operand names; the program must declare it."""
 
     EXTENT = "vector extent"
+    EXTENT_OUT = "vector extent, written"
     GROUP = "group"
     SEMAPHORE = "semaphore"
 
@@ -70,6 +71,7 @@ HostIn = Annotated[Ref, Role.IN, "host"]
 HostOut = Annotated[Ref, Role.OUT, "host"]
 OptionalIn = Annotated[Ref | None, Role.IN]
 ExtentName = Annotated[str, NameKind.EXTENT]
+ExtentOut = Annotated[str, NameKind.EXTENT_OUT]
 GroupName = Annotated[str, NameKind.GROUP]
 SemaphoreName = Annotated[str, NameKind.SEMAPHORE]
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
+from types import MappingProxyType
 
 from .control import SIGNAL
 from .errors import ProgramError
@@ -53,12 +54,16 @@ class Issue:
 
 @dataclass(frozen=True)
 class Block:
-    """Straight-line instructions over parameters (bound by each call) and locals (dead when the call ends)."""
+    """Straight-line instructions over parameters (bound by each call) and locals (dead when the call ends).
+
+    `extents` are parameters too: names of vector extents, which the body's operands may mention and each call binds.
+    """
 
     name: str
     params: tuple[tuple[str, TensorType], ...]
     locals: tuple[tuple[str, TensorType], ...]
     body: tuple[Issue, ...]
+    extents: tuple[str, ...] = ()
 
     @cached_property
     def types(self) -> dict[str, TensorType]:
@@ -77,15 +82,19 @@ class Block:
 
 @dataclass(frozen=True)
 class Call:
-    """One execution of a block: a program buffer for each of its parameters, in order."""
+    """One execution of a block: a program buffer for each of its parameters, in order, and an extent likewise."""
 
     block: str
     arguments: tuple[str, ...]
+    extents: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Extent:
-    """A named integer that the host binds at submission; a vector extent holds one integer a sequence."""
+    """A named integer that the host binds at submission; a vector extent holds several, such as one a sequence.
+
+    A vector extent that an instruction writes is bound when that instruction ends.
+    """
 
     name: str
     is_vector: bool = False
@@ -125,14 +134,34 @@ class Program:
     @cached_property
     def row_counts(self) -> tuple[str, ...]:
         """Names of the vector extents by which link instructions cut buffers into rows, each once."""
+        return self._named(NameKind.EXTENT, Unit.LINK)
+
+    @cached_property
+    def written_extents(self) -> tuple[str, ...]:
+        """Names of the vector extents that instructions write, each once; all others are the host's to bind."""
+        return self._named(NameKind.EXTENT_OUT)
+
+    def _named(self, kind: NameKind, unit: Unit | None = None) -> tuple[str, ...]:
+        """The program's extents in operands of one kind, of the instructions of one unit (None: of any)."""
+        mentioned = {
+            block.name: [
+                getattr(issue.instruction, name)
+                for issue in block.body
+                if unit in (None, issue.instruction.unit)
+                for name, operand in issue.instruction.operands.items()
+                if operand.names is kind
+            ]
+            for block in self.blocks
+        }
         names: dict[str, None] = {}
-        for block in self.blocks:
-            for issue in block.body:
-                if issue.instruction.unit is Unit.LINK:
-                    kinds = issue.instruction.operands.items()
-                    named = (getattr(issue.instruction, n) for n, kind in kinds if kind.names is NameKind.EXTENT)
-                    names |= dict.fromkeys(named)
+        for call in self.calls:
+            bound = self.extents_of(call) if call.extents else {}
+            names |= dict.fromkeys([bound.get(name, name) for name in mentioned[call.block]])
         return tuple(names)
+
+    def extents_of(self, call: Call) -> dict[str, str]:
+        """The program's extent behind each extent parameter of the block that is called."""
+        return dict(zip(self.block[call.block].extents, call.extents, strict=True))
 
     @cached_property
     def group_sizes(self) -> dict[str, int]:
@@ -189,11 +218,20 @@ class Binding:
 
 
 class BoundShapes(BlockShapes):
-    """A block's operands with every extent a number: what Work is computed from."""
+    """A block's operands with every extent a number: what Work is computed from.
 
-    def __init__(self, block: Block, group_sizes: Mapping[str, int], binding: Binding) -> None:
+    `extents` are the program's names behind the block's extent parameters, as a call binds them.
+    """
+
+    def __init__(
+        self,
+        block: Block,
+        group_sizes: Mapping[str, int],
+        binding: Binding,
+        extents: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         super().__init__(block, group_sizes)
-        self.binding = binding
+        self.binding, self.extents = binding, extents
 
     def shape(self, ref: Ref) -> tuple[int, ...]:
         """Dimensions of an operand."""
@@ -208,6 +246,7 @@ class BoundShapes(BlockShapes):
 
     def extent(self, name: str) -> tuple[int, ...]:
         """The values of an extent (one for a scalar)."""
+        name = self.extents.get(name, name)
         if name not in self.binding.extents:
             raise ProgramError(f"extent {name!r} is not bound; bound: {', '.join(self.binding.extents) or 'none'}")
         return self.binding.extents[name]

@@ -31,10 +31,15 @@ def disassemble(program: Program) -> str:
         lines += ["", f"block {block.name}"]
         lines += [f"  param {name} : {kind}" for name, kind in block.params]
         lines += [f"  local {name} : {kind}" for name, kind in block.locals]
+        lines += [f"  extent {name}[]" for name in block.extents]
         lines += [f"  {_show_issue(issue)}" for issue in block.body]
         lines += ["end"]
-    lines += [""] + [" ".join(["call", call.block, *call.arguments]) for call in program.calls]
+    lines += [""] + [_show_call(call) for call in program.calls]
     return "\n".join(lines) + "\n"
+
+
+def _show_call(call: Call) -> str:
+    return " ".join(["call", call.block, *call.arguments, *(["|", *call.extents] if call.extents else [])])
 
 
 def _show_issue(issue: Issue) -> str:
@@ -101,13 +106,15 @@ def _parse_statement(word: str, rest: str) -> object:
         if space not in {s.value for s in Space}:
             raise ProgramError(f"{space!r} is no space; spaces: {', '.join(s.value for s in Space)}")
         return Buffer(name, kind, Space(space))
-    block, *arguments = _words(rest, None, "call BLOCK ARGUMENT...")
-    return Call(parse_name(block), tuple(parse_name(argument) for argument in arguments))
+    before, bar, after = rest.partition("|")
+    block, *arguments = _words(before, None, "call BLOCK ARGUMENT...")
+    extents = _words(after, None, "call BLOCK ARGUMENT... | EXTENT...") if bar else []
+    return Call(parse_name(block), tuple(map(parse_name, arguments)), tuple(map(parse_name, extents)))
 
 
 def _parse_block(rest: str, at: Place, start: int, lines: Iterator[tuple[int, str]], places: dict[Place, int]) -> Block:
     name = parse_name(rest)
-    found: dict[str, list[Any]] = {"param": [], "local": [], "body": []}
+    found: dict[str, list[Any]] = {"param": [], "local": [], "body": [], "extent": []}
     for number, line in lines:
         if line == "end":
             return Block(name, *(tuple(items) for items in found.values()))
@@ -120,11 +127,15 @@ def _parse_block(rest: str, at: Place, start: int, lines: Iterator[tuple[int, st
     raise _LineError(start, ProgramError(f"block {name} has no `end`"))
 
 
-def _parse_in_block(line: str) -> tuple[str, tuple[str, TensorType] | Issue]:
+def _parse_in_block(line: str) -> tuple[str, tuple[str, TensorType] | str | Issue]:
     """What a line within a block states; a bar tells an instruction from a declaration, whatever its queue's name."""
     word, _, rest = line.partition(" ")
-    if "|" in line or word not in ("param", "local"):
+    if "|" in line or word not in ("param", "local", "extent"):
         return "body", _parse_issue(line)
+    if word == "extent":
+        if not rest.endswith("[]"):
+            raise ProgramError(f"{rest!r} must be a vector extent; write `extent NAME[]`")
+        return word, parse_name(rest.removesuffix("[]"))
     name, kind, tail = _typed(rest, f"{word} NAME : dtype[dims]")
     if tail:
         raise ProgramError(f"{tail!r} stands after the type; write `{word} NAME : dtype[dims]`")

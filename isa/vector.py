@@ -27,7 +27,8 @@ from .operands import In, InOut, OptionalIn, Out, Ref
 from .rowwise import check_map, check_norm, rms_normal, vector_work
 from .work import Unit, VectorShape, Work
 
-Activation = Literal["silu", "gelu", "gelu_tanh"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "swiglu_oai"]
+OAI_LIMIT, OAI_ALPHA = 7.0, 1.702  # gpt-oss: where gate and up are clamped, and the slope of its sigmoid
 
 
 class RMSNORM(Instruction, opcode=0x20, unit=Unit.VECTOR):
@@ -176,16 +177,26 @@ class ROPE(Instruction, opcode=0x23, unit=Unit.VECTOR):
         m.put(self.x, x)
 
 
-def activate(x: Array, activation: str) -> Array:
-    """SiLU, GELU by erf, or GELU by tanh, in fp32."""
+def activate(gate: Array, up: Array, activation: str) -> Array:
+    """activation(gate) * up in fp32: SiLU, GELU by erf or by tanh, or gpt-oss's SwiGLU with clamps.
+
+    That one is min(gate, 7) * sigmoid(1.702 * min(gate, 7)) * (clip(up, -7, 7) + 1).
+    """
+    one = np.float32(1)
+    if activation == "swiglu_oai":
+        limit = np.float32(OAI_LIMIT)
+        gate, up = np.minimum(gate, limit), np.clip(up, -limit, limit)
+        clamped: Array = gate / (one + np.exp(np.float32(-OAI_ALPHA) * gate)) * (up + one)
+        return clamped
     if activation == "silu":
-        return x / (np.float32(1) + np.exp(-x))
+        silu: Array = gate / (one + np.exp(-gate)) * up
+        return silu
     if activation == "gelu":
-        error: Array = np.vectorize(erf, otypes=[np.float32])(x / np.float32(sqrt(2)))
-        gelu: Array = np.float32(0.5) * x * (np.float32(1) + error)
+        error: Array = np.vectorize(erf, otypes=[np.float32])(gate / np.float32(sqrt(2)))
+        gelu: Array = np.float32(0.5) * gate * (one + error) * up
         return gelu
-    inner = np.float32(sqrt(2 / pi)) * (x + np.float32(0.044715) * x * x * x)
-    approximate: Array = np.float32(0.5) * x * (np.float32(1) + np.tanh(inner))
+    inner = np.float32(sqrt(2 / pi)) * (gate + np.float32(0.044715) * gate * gate * gate)
+    approximate: Array = np.float32(0.5) * gate * (one + np.tanh(inner)) * up
     return approximate
 
 
@@ -210,7 +221,7 @@ class GATED(Instruction, opcode=0x24, unit=Unit.VECTOR):
     def execute(self, m: Memory) -> None:
         x = m.get(self.x)
         half = x.shape[-1] // 2
-        m.put(self.dst, activate(x[..., :half], self.activation) * x[..., half:])
+        m.put(self.dst, activate(x[..., :half], x[..., half:], self.activation))
 
 
 class ADD(Instruction, opcode=0x25, unit=Unit.VECTOR):

@@ -30,6 +30,15 @@ class MatmulShape:
 
 
 @dataclass(frozen=True)
+class GroupedShape:
+    """[rows[e], k] x [k, n] for each expert e, each with a matrix of its own."""
+
+    rows: tuple[int, ...]
+    n: int
+    k: int
+
+
+@dataclass(frozen=True)
 class AttentionShape:
     """Attention of new tokens over their cached context, one entry of `q_lens`/`kv_lens` a sequence.
 
@@ -92,7 +101,9 @@ class CollectiveShape:
     received_bytes: tuple[int, ...] = ()
 
 
-Geometry = MatmulShape | AttentionShape | VectorShape | MoveShape | TransferShape | CollectiveShape | None
+Geometry = (
+    MatmulShape | GroupedShape | AttentionShape | VectorShape | MoveShape | TransferShape | CollectiveShape | None
+)
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ def bind_host_store(i: HOST_STORE, memory: ArrayMemory) -> Thunk:
     return conversion(i, memory, i.dst, i.src)
 
 
-def _rows(instruction: Instruction, memory: ArrayMemory, dst: Ref, src: Ref) -> tuple[Operand, Operand]:
+def rows_between(instruction: Instruction, memory: ArrayMemory, dst: Ref, src: Ref) -> tuple[Operand, Operand]:
     """Two operands between which rows move; converting only among the float types that kernels know."""
     target, source = operand(instruction, memory, dst), operand(instruction, memory, src)
     if target.dtype is not source.dtype and not {target.dtype, source.dtype} <= set(FLOATS):
@@ -45,7 +45,7 @@ def _rows(instruction: Instruction, memory: ArrayMemory, dst: Ref, src: Ref) -> 
 @kernel_of(GATHER)
 def bind_gather(i: GATHER, memory: ArrayMemory) -> Thunk:
     """dst[i] = src[index[i]]."""
-    dst, src = _rows(i, memory, i.dst, i.src)
+    dst, src = rows_between(i, memory, i.dst, i.src)
     index = integers(i, memory, i.index)
     arguments = (dst.rows, dst.start, src.rows, src.start, dst.cols, index)
 
@@ -63,7 +63,7 @@ def bind_gather(i: GATHER, memory: ArrayMemory) -> Thunk:
 @kernel_of(SCATTER)
 def bind_scatter(i: SCATTER, memory: ArrayMemory) -> Thunk:
     """dst[index[i]] = src[i]; nothing is written when an index is out of range."""
-    dst, src = _rows(i, memory, i.dst, i.src)
+    dst, src = rows_between(i, memory, i.dst, i.src)
     index = integers(i, memory, i.index)
     arguments = (dst.rows, dst.start, src.rows, src.start, dst.cols, index)
 
@@ -83,7 +83,7 @@ def bind_scatter(i: SCATTER, memory: ArrayMemory) -> Thunk:
 @kernel_of(EMBEDDING)
 def bind_embedding(i: EMBEDDING, memory: ArrayMemory) -> Thunk:
     """dst[t] = table[ids[t] - first], zeros outside this card's part."""
-    dst, table = _rows(i, memory, i.dst, i.table)
+    dst, table = rows_between(i, memory, i.dst, i.table)
     ids = integers(i, memory, i.ids)
     zero = dst.rows.dtype.type(0)
     arguments = (dst.rows, dst.start, table.rows, table.start, dst.cols, ids, i.first, zero)

@@ -8,7 +8,8 @@ import numpy as np
 
 from .inline import erf, exp, kernel, rounded, value_of
 
-ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2}
+ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2, "swiglu_oai": 3}
+OAI_LIMIT, OAI_ALPHA = np.float32(7), np.float32(1.702)
 
 
 @kernel
@@ -52,6 +53,11 @@ def gated(dst, dst0, x, x0, cols, activation, first, last):
                 gate = value_of(gates[i])
                 share = half * gate * (one + erf(gate / np.float32(1.4142135623730951)))
                 out[i] = rounded(dst, share * value_of(ups[i]))
+        elif activation == 3:
+            for i in range(out.size):
+                gate = min(value_of(gates[i]), OAI_LIMIT)
+                up = min(max(value_of(ups[i]), -OAI_LIMIT), OAI_LIMIT)
+                out[i] = rounded(dst, gate / (one + exp(-OAI_ALPHA * gate)) * (up + one))
         else:
             for i in range(out.size):
                 gate = value_of(gates[i])
@@ -59,6 +65,23 @@ def gated(dst, dst0, x, x0, cols, activation, first, last):
                 # half * (1 + tanh(y)) is 1 / (1 + exp(-2y)), without the cancellation
                 share = gate / (one + exp(np.float32(-2) * inner))
                 out[i] = rounded(dst, share * value_of(ups[i]))
+    return -1
+
+
+@kernel
+def sigmoid_gate(dst, dst0, x, x0, gate, gate0, cols, shared, first, last):
+    """Rows first..last of dst = x * sigmoid(gate); a `shared` gate is one column for the row."""
+    one = np.float32(1)
+    for r in range(first, last):
+        out, row = dst[r, dst0 : dst0 + cols], x[r, x0 : x0 + cols]
+        if shared:
+            share = one / (one + exp(-value_of(gate[r, gate0])))
+            for i in range(out.size):
+                out[i] = rounded(dst, value_of(row[i]) * share)
+        else:
+            gates = gate[r, gate0 : gate0 + cols]
+            for i in range(out.size):
+                out[i] = rounded(dst, value_of(row[i]) * (one / (one + exp(-value_of(gates[i])))))
     return -1
 
 

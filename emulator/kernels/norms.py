@@ -87,3 +87,31 @@ def layernorm(dst, dst0, x, x0, weight, bias, eps, first, last):
             for i in range(run.size):
                 out[i] = rounded(dst, run[i] / deviation * value_of(weight[i]))
     return -1
+
+
+@kernel(fastmath=REORDER)
+def _squares(row):
+    total = np.float32(0)
+    for i in range(row.size):
+        total += value_of(row[i]) * value_of(row[i])
+    return total
+
+
+@kernel
+def sum_squares(dst, dst0, x, x0, cols, first, last):
+    """Rows first..last: dst = the sum of the squares of x's row."""
+    for r in range(first, last):
+        dst[r, dst0] = rounded(dst, _squares(x[r, x0 : x0 + cols]))
+    return -1
+
+
+@kernel
+def rms_scale(dst, dst0, x, x0, squares, squares0, cols, weight, count, eps, first, last):
+    """Rows first..last: x divided by the root of squares / count + eps, rounded to x's dtype, times the weight."""
+    for r in range(first, last):
+        rms = np.sqrt(value_of(squares[r, squares0]) / count + eps)
+        out, row = dst[r, dst0 : dst0 + cols], x[r, x0 : x0 + cols]
+        for i in range(out.size):
+            normal = value_of(rounded(x, value_of(row[i]) / rms))
+            out[i] = rounded(dst, normal * value_of(weight[i]))
+    return -1

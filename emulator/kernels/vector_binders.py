@@ -11,6 +11,7 @@ from ...isa.errors import ProgramError
 from ...isa.instruction import Array, Instruction
 from ...isa.meaning import ArrayMemory
 from ...isa.operands import Ref
+from ...isa.rows import RMS_SCALE, SIGMOID_GATE, SUM_SQUARES
 from ...isa.vector import ADD, ADD_RMSNORM, ARGMAX, CAST, GATED, LAYERNORM, RMSNORM, ROPE, SAMPLE, SCALE, SOFTMAX
 from . import elementwise, norms, softmax
 from .binding import Thunk, floats, integers, kernel_of, out_of_range
@@ -95,6 +96,31 @@ def bind_gated(i: GATED, memory: ArrayMemory) -> Thunk:
     activation = elementwise.ACTIVATIONS[i.activation]
     arguments = (dst.rows, dst.start, x.rows, x.start, dst.cols, activation)
     return rowwise(elementwise.gated, arguments, dst.count, 8 * dst.count * dst.cols)
+
+
+@kernel_of(SIGMOID_GATE)
+def bind_sigmoid_gate(i: SIGMOID_GATE, memory: ArrayMemory) -> Thunk:
+    """dst = x * sigmoid(gate)."""
+    dst, x, gate = floats(i, memory, i.dst, i.x, i.gate)
+    arguments = (dst.rows, dst.start, x.rows, x.start, gate.rows, gate.start, dst.cols, gate.cols == 1)
+    return rowwise(elementwise.sigmoid_gate, arguments, dst.count, 8 * dst.count * dst.cols)
+
+
+@kernel_of(SUM_SQUARES)
+def bind_sum_squares(i: SUM_SQUARES, memory: ArrayMemory) -> Thunk:
+    """dst = the sum of a row's squares."""
+    dst, x = floats(i, memory, i.dst, i.x)
+    arguments = (dst.rows, dst.start, x.rows, x.start, x.cols)
+    return rowwise(norms.sum_squares, arguments, x.count, 2 * x.count * x.cols)
+
+
+@kernel_of(RMS_SCALE)
+def bind_rms_scale(i: RMS_SCALE, memory: ArrayMemory) -> Thunk:
+    """dst = x / sqrt(squares / count + eps) * weight."""
+    dst, x, squares = floats(i, memory, i.dst, i.x, i.squares)
+    places = (dst.rows, dst.start, x.rows, x.start, squares.rows, squares.start, x.cols)
+    arguments = (*places, _run(i, memory, i.weight), np.float32(i.count), np.float32(i.eps))
+    return rowwise(norms.rms_scale, arguments, x.count, 2 * x.count * x.cols)
 
 
 @kernel_of(ADD)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...isa.dtype import DType
 from ...isa.errors import ConfigError, ProgramError, UnsupportedError
-from ...isa.work import AttentionShape, MatmulShape, Unit, Work
+from ...isa.work import AttentionShape, GroupedShape, MatmulShape, Unit, Work
 from ..spec import CardSpec
 from .rates import PS_PER_S, Bound, UnitDemand, demand_of, ps_for
 from .tiles import SLABS, TILES, schedule, search
@@ -65,17 +65,18 @@ def _machine(card: CardSpec, dtype: DType) -> _Machine:
 
 
 def matmul_plan(work: Work, card: CardSpec) -> TilePlan:
-    """The tile schedule of a MATMUL's Work; ConfigError when the card's SRAM holds no tile at all."""
+    """The tile schedule of one or several matrix products; ConfigError when the card's SRAM holds no tile at all."""
     shape = work.shape
-    assert isinstance(shape, MatmulShape) and work.dtype is not None, f"{work} is not a matrix product"
-    if shape.m * shape.n * shape.k * shape.batch > MOST_PRODUCTS:
+    assert isinstance(shape, MatmulShape | GroupedShape) and work.dtype is not None, f"{work} is no matrix product"
+    rows = _rows(shape)
+    if sum(rows) * shape.n * shape.k > MOST_PRODUCTS:
         raise UnsupportedError(
             f"{shape} has more than 2^{MOST_PRODUCTS.bit_length() - 1} products; split the instruction"
         )
     machine = _machine(card, work.dtype)
     hbm_ps = float(ps_for(work.read_bytes + work.write_bytes, card.hbm.attainable_bytes_per_s))
     found = search(
-        shape.m, shape.n, shape.k, shape.batch, work.dtype.bits, work.write_bytes, hbm_ps,
+        np.array(rows, dtype=np.int64), shape.n, shape.k, work.dtype.bits, work.write_bytes, hbm_ps,
         machine.ps_per_cycle, machine.ps_per_l2_byte, machine.core, TILES, SLABS,
     )  # fmt: skip
     if not found[1]:
@@ -88,7 +89,7 @@ def matmul_plan(work: Work, card: CardSpec) -> TilePlan:
 
 def tensor_demand(work: Work, card: CardSpec) -> UnitDemand:
     """What a matrix product or an attention asks of a card; ProgramError for any other geometry."""
-    if work.dtype is None or not isinstance(work.shape, MatmulShape | AttentionShape):
+    if work.dtype is None or not isinstance(work.shape, MatmulShape | GroupedShape | AttentionShape):
         raise ProgramError(
             f"a tensor instruction needs a dtype and a matmul or attention shape, not {work.dtype} and {work.shape}"
         )
@@ -107,9 +108,14 @@ def tensor_demand(work: Work, card: CardSpec) -> UnitDemand:
     return demand_of(card, fixed_ps, math.ceil(plan.time_ps), bound, tensor=plan.tensor_cycles, hbm=num_bytes)
 
 
-def _is_empty(shape: MatmulShape | AttentionShape) -> bool:
-    if isinstance(shape, MatmulShape):
-        return not (shape.m and shape.n and shape.k and shape.batch)
+def _rows(shape: MatmulShape | GroupedShape) -> tuple[int, ...]:
+    """Rows of each product."""
+    return (shape.m,) * shape.batch if isinstance(shape, MatmulShape) else shape.rows
+
+
+def _is_empty(shape: MatmulShape | GroupedShape | AttentionShape) -> bool:
+    if isinstance(shape, MatmulShape | GroupedShape):
+        return not (sum(_rows(shape)) and shape.n and shape.k)
     return not any(shape.q_lens)
 
 

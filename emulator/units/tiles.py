@@ -36,9 +36,10 @@ def _ceil(a, b):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def search(m, n, k, batch, bits, out_bytes, hbm_ps, ps_per_cycle, ps_per_l2_byte, core, tiles, slabs):  # type: ignore[no-untyped-def]
-    """The fastest tile, K slab and K split for `batch` products [m, k] x [k, n] of `bits`-bit operands.
+def search(rows, n, k, bits, out_bytes, hbm_ps, ps_per_cycle, ps_per_l2_byte, core, tiles, slabs):  # type: ignore[no-untyped-def]
+    """The fastest tile, K slab and K split for products [rows[i], k] x [k, n] of `bits`-bit operands.
 
+    The tiles of all products are dealt over the cores together; a tile holds rows of one product only.
     `out_bytes` are the bytes of all results, `hbm_ps` the time of the unavoidable HBM traffic, `core` the numbers named
     above. Returns (picoseconds, tile rows, tile columns, slab, parts of K, waves, tensor cycles, flow cycles, L2 bytes,
     exposed cycles); tile rows are 0 when no tile fits the SRAM. Time is
@@ -49,15 +50,20 @@ def search(m, n, k, batch, bits, out_bytes, hbm_ps, ps_per_cycle, ps_per_l2_byte
     """
     best = np.inf
     chosen = (0, 0, 0, 0, 0, 0, 0, 0, 0)
-    out_elements = batch * m * n
+    total_rows = np.int64(0)
+    for i in range(rows.size):
+        total_rows += rows[i]
+    out_elements = total_rows * n
     for index in range(tiles.shape[0]):
         tm, tn = tiles[index, 0], tiles[index, 1]
         if tm * tn * ACCUMULATOR_BYTES > core[ACCUMULATOR]:
             continue
-        down, across = _ceil(m, tm), _ceil(n, tn)
-        grid = down * across * batch
+        down, across = np.int64(0), _ceil(n, tn)
+        for i in range(rows.size):
+            down += _ceil(rows[i], tm)
+        grid = down * across
         array_steps = _ceil(tm, core[ROWS]) * _ceil(tn, core[COLUMNS]) * core[STEP]
-        reads = batch * k * (m * across + n * down) * bits // 8 // core[MULTICAST]
+        reads = k * (total_rows * across + n * down) * bits // 8 // core[MULTICAST]
         store = _ceil(tm * tn * _ceil(out_bytes, out_elements), core[LOAD])
         for s in range(slabs.shape[0]):
             tk = slabs[s]

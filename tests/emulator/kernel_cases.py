@@ -9,10 +9,12 @@ import numpy as np
 from siltwin.emulator.kernels.registry import KERNELS
 from siltwin.isa.dma import COPY, EMBEDDING, GATHER, HOST_LOAD, HOST_STORE, SCATTER
 from siltwin.isa.dtype import BF16, DTYPES, FP16, FP32, INT32, INT64, DType, decode, encode
+from siltwin.isa.experts import COMBINE, GROUPED_GATED, GROUPED_MATMUL, PERMUTE, ROUTE
 from siltwin.isa.instruction import Instruction, TensorType
 from siltwin.isa.meaning import ArrayMemory
 from siltwin.isa.operands import Ref
 from siltwin.isa.program import Binding, Block
+from siltwin.isa.rows import RMS_SCALE, SIGMOID_GATE, SUM_SQUARES
 from siltwin.isa.tensor import ATTENTION, MATMUL
 from siltwin.isa.vector import (
     ADD,
@@ -53,8 +55,12 @@ class Case:
     def check(self) -> None:
         ours = {name: array.copy() for name, array in self.arrays.items()}
         meant = {name: array.copy() for name, array in self.arrays.items()}
-        KERNELS[self.instruction.mnemonic](self.instruction, self.memory(ours))()
-        self.instruction.execute(self.memory(meant))
+        bound, reference = self.memory(ours), self.memory(meant)
+        KERNELS[self.instruction.mnemonic](self.instruction, bound)()
+        self.instruction.execute(reference)
+        assert {n: v.tolist() for n, v in bound.written.items()} == {
+            n: v.tolist() for n, v in reference.written.items()
+        }
         for name, kind in self.kinds.items():
             got, want = decode(ours[name], kind), decode(meant[name], kind)
             if self.exact or not kind.is_float:
@@ -254,6 +260,98 @@ def attention(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
     return attention_case(rng, d, [m, 1, 0, 3], [m + n, n, 0, 3], window=(m % 2) * (n // 2 + 1))
 
 
+def sum_squares(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    entries = {"o": (FP32, numbers(rng, FP32, m, 1)), "x": (d, numbers(rng, d, m, n))}
+    return build(SUM_SQUARES(Ref("o"), Ref("x")), entries, fp32_ulps=16)
+
+
+def rms_scale(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    entries = {name: (d, numbers(rng, d, m, n)) for name in "ox"} | {"w": (d, numbers(rng, d, n))}
+    entries["s"] = (FP32, np.abs(numbers(rng, FP32, m, 1)))
+    return build(RMS_SCALE(Ref("o"), Ref("x"), Ref("s"), Ref("w"), 3 * n, 1e-5), entries, ulps=2)
+
+
+def sigmoid_gate(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    entries = {name: (d, numbers(rng, d, m, n)) for name in "ox"}
+    entries["g"] = (d, numbers(rng, d, m, 1 if m % 2 else n))
+    return build(SIGMOID_GATE(Ref("o"), Ref("x"), Ref("g")), entries)
+
+
+def route(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    experts, top = 4 * (1 + n // 4), 1 + n % 3
+    scoring: Any = ("softmax", "sigmoid", "selected_softmax")[m % 3]
+    groups = 1 if scoring == "selected_softmax" or n % 2 else 2
+    parts = 1 + m % 2
+    entries = {
+        "i": (INT32, np.zeros((m, top), np.int32)),
+        "w": (FP32, numbers(rng, FP32, m, top)),
+        "c": (INT32, np.zeros(parts * experts, np.int32)),
+        "x": (d, encode(3 * rng.permuted(np.tile(np.linspace(-1, 1, experts), (m, 1)), axis=1).astype(np.float32), d)),
+    }
+    bias = None
+    if scoring == "sigmoid":
+        entries["b"], bias = (FP32, numbers(rng, FP32, experts)), Ref("b")
+    rules = (parts, scoring, groups, 1, 2, bool(n % 2), 1e-20, 2.5)
+    return build(ROUTE(Ref("i"), Ref("w"), Ref("c"), Ref("x"), bias, "e", *rules), entries, fp32_ulps=16)
+
+
+def choices(rng: np.random.Generator, tokens: int, experts: int, top: int) -> np.ndarray:
+    """`top` different experts for every token."""
+    return rng.permuted(np.tile(np.arange(experts, dtype=np.int32), (tokens, 1)), axis=1)[:, :top].copy()
+
+
+def permute(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    entries = {
+        "o": (d, numbers(rng, d, 3 * m, n)),
+        "s": (INT32, np.zeros((m, 3), np.int32)),
+        "x": (d, numbers(rng, d, m, n)),
+        "i": (INT32, choices(rng, m, 8, 3)),
+    }
+    parts = 1 + m % 2
+    return build(PERMUTE(Ref("o"), Ref("s"), Ref("x"), Ref("i"), "e", 2, 4, m % parts, parts), entries, exact=True)
+
+
+def grouped_rows(rng: np.random.Generator, m: int) -> np.ndarray:
+    """Rows of five experts, the second always empty and one with most of them."""
+    rows = np.array([m, 0, m // 3, 1, 2 * m], np.int32)
+    return np.concatenate([[7], rng.permutation(rows)]).astype(np.int32)
+
+
+def grouped_matmul(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    counts, k = grouped_rows(rng, m), n + 3
+    total = int(counts[1:].sum()) + 2
+    entries = {
+        "o": (d, numbers(rng, d, total, n)),
+        "a": (d, numbers(rng, d, total, k)),
+        "w": (d, numbers(rng, d, 5, n, k)),
+        "c": (INT32, counts),
+    }
+    bias = None
+    if m % 2:
+        entries["b"], bias = (d, numbers(rng, d, 5, n)), Ref("b")
+    instruction = GROUPED_MATMUL(Ref("o"), Ref("a"), Ref("w"), bias, Ref("c"), "e", 1)
+    return build(instruction, entries, fp32_ulps=16, extents={"e": tuple(counts.tolist())})
+
+
+def grouped_gated(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    counts = grouped_rows(rng, m)
+    total = int(counts[1:].sum()) + 2
+    entries = {"o": (d, numbers(rng, d, total, n)), "x": (d, numbers(rng, d, total, 2 * n)), "c": (INT32, counts)}
+    instruction = GROUPED_GATED(Ref("o"), Ref("x"), Ref("c"), "e", 1, 5, "silu")
+    return build(instruction, entries, extents={"e": tuple(counts.tolist())})
+
+
+def combine(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    slots = rng.integers(-1, 2 * m, (m, 3)).astype(np.int32)
+    entries = {
+        "o": (d, numbers(rng, d, m, n)),
+        "x": (d, numbers(rng, d, 2 * m, n)),
+        "s": (INT32, slots),
+        "w": (FP32, numbers(rng, FP32, m, 3)),
+    }
+    return build(COMBINE(Ref("o"), Ref("x"), Ref("s"), Ref("w"), "e", 0, 2), entries, fp32_ulps=16)
+
+
 CASES: dict[str, Callable[[np.random.Generator, DType, int, int], Case]] = {
     "matmul": matmul,
     "attention": attention,
@@ -264,6 +362,15 @@ CASES: dict[str, Callable[[np.random.Generator, DType, int, int], Case]] = {
     "gated": gated("silu"),
     "gated gelu": gated("gelu"),
     "gated gelu_tanh": gated("gelu_tanh"),
+    "gated swiglu_oai": gated("swiglu_oai"),
+    "sum_squares": sum_squares,
+    "rms_scale": rms_scale,
+    "sigmoid_gate": sigmoid_gate,
+    "route": route,
+    "permute": permute,
+    "grouped_matmul": grouped_matmul,
+    "grouped_gated": grouped_gated,
+    "combine": combine,
     "add": add,
     "scale": scale,
     "softmax": softmax,

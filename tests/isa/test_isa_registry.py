@@ -84,7 +84,7 @@ def test_registries_agree_and_every_module_is_listed() -> None:
 def test_the_instruction_set_has_what_dense_decoders_need() -> None:
     needed = """matmul attention rmsnorm layernorm rope gated add scale embedding softmax argmax sample cast copy
     gather scatter host_load host_store send recv recv_reduce all_reduce all_gather reduce_scatter broadcast barrier
-    reduce all_to_all link_gather link_scatter wait signal halt"""
+    reduce all_to_all link_gather link_scatter wait signal halt route permute grouped_matmul grouped_gated combine"""
     assert set(needed.split()) <= INSTRUCTIONS.keys()
 
 
@@ -166,7 +166,7 @@ def test_values_of_another_type_are_not_legal_operands(label: Any, value: Any) -
         (f"send x=%a group=g peer={'9' * 400}", "is not a whole number of at most 64 bits"),
         ("send x=%a group=g peer=\u0663", "is not a whole number"),
         ("send x=%a group=2g peer=1", "group: '2g' is not a name"),
-        ("gated dst=%a x=%b activation=relu", "'relu' is not one of silu, gelu, gelu_tanh"),
+        ("gated dst=%a x=%b activation=relu", "'relu' is not one of silu, gelu, gelu_tanh, swiglu_oai"),
         ("rmsnorm dst=%a x=%b weight=%c eps=0 plus_one=true", "'true' is not yes or no"),
     ],
 )
