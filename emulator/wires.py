@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..interconnect.collectives.amounts import GroupAmounts, StepProfile, group_amounts, step_profile
@@ -113,11 +113,12 @@ class Wires:
         """The same exchange in lockstep, a demand a step; the dispatch stands before the first."""
         demands: list[Demand] = []
         plan, protocol = self._plan(message, ranks)
+        dispatch_ps = _issue_ps(dispatch_ps, plan, protocol)
+        held = step_profile(plan, message.part_bytes, self._at(ranks), self._topology, protocol)
         for index in range(plan.num_steps):
-            sender = protocol if index == 0 else replace(protocol, start_ps=0)
-            amounts = group_amounts(plan.step(index), message.part_bytes, self._at(ranks), self._topology, sender)
-            fixed_ps = amounts.latency_ps + (0 if demands else dispatch_ps)
-            flow_ps = max(amounts.flow_ps, *self._ends_ps(amounts, message.dtype))
+            amounts = group_amounts(plan.step(index), message.part_bytes, self._at(ranks), self._topology)
+            fixed_ps = int(held.latency_ps[index]) + (0 if demands else dispatch_ps)
+            flow_ps = max(int(held.flow_ps[index]), *self._ends_ps(amounts, message.dtype))
             demands.append(Demand(fixed_ps, flow_ps, self._amounts(amounts, ranks, message.dtype)))
         return tuple(demands) or (Demand(dispatch_ps, 0, ()),)
 
@@ -132,6 +133,7 @@ class Wires:
 
     def _cost(self, message: Message, ranks: tuple[int, ...], dispatch_ps: int) -> GroupCost:
         plan, protocol = self._plan(message, ranks)
+        dispatch_ps = _issue_ps(dispatch_ps, plan, protocol)
         placed = plan, message.part_bytes, self._at(ranks), self._topology, protocol
         whole = group_amounts(*placed)
         excess_ps = self._excess_ps(step_profile(*placed), message.dtype)
@@ -182,3 +184,8 @@ class Wires:
         for rank, (num_bytes, cycles) in zip(ranks, self._ends(amounts, dtype), strict=True):
             asked += [(self._ports[rank].hbm, num_bytes), (self._ports[rank].reducer, cycles)]
         return tuple((resource, amount) for resource, amount in asked if amount)
+
+
+def _issue_ps(dispatch_ps: int, plan: Plan, protocol: Protocol) -> int:
+    """What a card's dispatch adds to a library's own start, which holds its launch: by how much it is longer."""
+    return max(0, dispatch_ps - protocol.start_ps) if plan.num_steps else dispatch_ps

@@ -22,13 +22,15 @@ SHAPED = ("hierarchical", "hierarchical_direct")
 
 
 class ProtocolSpec(BaseModel):
-    """How a library sends: `start_ps` a collective, `step_ps` a step, `bandwidth_permille` of a link's bandwidth."""
+    """How a library sends, as collectives.protocol.Protocol says; ramp and copy may be left out and cost nothing."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     start_ps: Quantity
     step_ps: Quantity
     bandwidth_permille: Quantity
+    ramp_ps: Quantity | None = None
+    copy_bytes_per_s: Quantity | None = None
 
     @field_validator("bandwidth_permille")
     @classmethod
@@ -39,11 +41,19 @@ class ProtocolSpec(BaseModel):
 
     def quantities(self) -> list[Quantity]:
         """The numbers that times depend on."""
-        return [self.start_ps, self.step_ps, self.bandwidth_permille]
+        numbers = (self.start_ps, self.step_ps, self.bandwidth_permille, self.ramp_ps, self.copy_bytes_per_s)
+        return [number for number in numbers if number is not None]
 
     def protocol(self, name: str) -> Protocol:
         """The protocol as amounts take it."""
-        return Protocol(name, self.start_ps.value, self.step_ps.value, self.bandwidth_permille.value)
+        return Protocol(
+            name,
+            self.start_ps.value,
+            self.step_ps.value,
+            self.bandwidth_permille.value,
+            self.ramp_ps.value if self.ramp_ps else 0,
+            self.copy_bytes_per_s.value if self.copy_bytes_per_s else 0,
+        )
 
 
 class ChoiceSpec(BaseModel):

@@ -17,6 +17,7 @@ from .protocol import PLAIN, Protocol
 
 PS_PER_S = 10**12
 KEPT_BYTES = 1 << 27
+TWO_BUFFERS = frozenset({"all_gather", "reduce_scatter", "all_to_all"})
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,8 @@ class GroupAmounts:
 class StepProfile:
     """The steps of a placed plan one by one, int64 [steps]: what holds each of them.
 
-    `flow_ps` and `latency_ps` as in GroupAmounts, each step's flow rounded up; `moved_bytes` is what the busiest
+    `flow_ps` and `latency_ps` as in GroupAmounts, each step's flow rounded up, and what a protocol costs once in the
+    first latency; `moved_bytes` is what the busiest
     member's memory reads and writes, `reduced_bytes` what the busiest reducer adds.
     """
 
@@ -140,6 +142,7 @@ def step_profile(
         some = bytes_of[pattern.rows]
         moved[pattern.steps], reduced[pattern.steps] = _busiest_members(plan, pattern, some)
     latency = placed.latency_ps + protocol.latencies(plan.moves.streamed)
+    latency[:1] += protocol.once_ps(_own_bytes(plan, sizes))
     return StepProfile(protocol.flows_ps(terms), latency, moved, reduced)
 
 
@@ -191,7 +194,8 @@ def _group_amounts(
     plan: Plan, part_bytes: tuple[int, ...], ranks: tuple[int, ...], topology: Topology, protocol: Protocol
 ) -> GroupAmounts:
     placed = place(plan, ranks, topology)
-    bytes_of = _sizes_of_transfers(plan, plan.sizes_of(np.array(part_bytes, np.int64)))
+    sizes = plan.sizes_of(np.array(part_bytes, np.int64))
+    bytes_of = _sizes_of_transfers(plan, sizes)
     per_link, terms = placed.flows(bytes_of)
     used = np.flatnonzero(per_link)
     latency = placed.latency_ps + protocol.latencies(plan.moves.streamed)
@@ -199,9 +203,18 @@ def _group_amounts(
         link_bytes=dict(zip(used.tolist(), per_link[used].tolist(), strict=True)),
         members=plan_cost(plan, part_bytes),
         flow_ps=protocol.flow_ps(terms),
-        latency_ps=int(latency.sum()) + protocol.start_ps * bool(plan.num_steps),
+        latency_ps=int(latency.sum()) + (protocol.once_ps(_own_bytes(plan, sizes)) if plan.num_steps else 0),
         steps=plan.num_steps,
     )
+
+
+def _own_bytes(plan: Plan, sizes: Ints) -> int:
+    """The largest share that a member takes from one of its own buffers to another."""
+    if plan.collective not in TWO_BUFFERS or not len(sizes):
+        return 0
+    pieces = plan.parts // plan.given
+    shares = sizes.reshape(plan.given, pieces).sum(axis=1)
+    return int(shares[:: plan.size + 1].max() if plan.collective == "all_to_all" else shares.max())
 
 
 def _weight(amounts: GroupAmounts) -> int:

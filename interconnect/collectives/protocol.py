@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,42 +18,70 @@ Terms = Mapping[int, int]  # bandwidth in bytes a second -> bytes: their quotien
 
 @dataclass(frozen=True)
 class Protocol:
-    """`start_ps` once a collective (launch, first handshake), `step_ps` beside the links' latency at every step that
-    is not streamed, and `bandwidth_permille` of every link's bandwidth (flags among the bytes take the rest).
+    """What a library's way of sending costs beside the links.
+
+    `start_ps` once a collective (launch, first handshake; a card's dispatch is in it), `step_ps` beside the links' latency at every step that is
+    not streamed, and `bandwidth_permille` of every link's bandwidth (flags among the bytes, headers and copies take the
+    rest). `ramp_ps` is what a chunk of its pipeline costs: bytes that flow for t alone, cut into as many chunks as is
+    best, take sqrt(t * ramp_ps) longer, spread over the steps by their share of t. `copy_bytes_per_s` is how fast a
+    member takes its own share from one buffer to the other where the collective has two (0: it costs nothing).
     """
 
     name: str = "plain"
     start_ps: int = 0
     step_ps: int = 0
     bandwidth_permille: int = 1000
+    ramp_ps: int = 0
+    copy_bytes_per_s: int = 0
 
     def flow_ps(self, steps: Sequence[Terms]) -> int:
-        """Picoseconds of all steps' bytes, one ceiling of the exact sum."""
+        """Picoseconds of all steps' bytes: one ceiling of the exact sum, and the ramp."""
         total: Counter[int] = Counter()
         for terms in steps:
             for bandwidth, size in terms.items():
                 total[bandwidth] += size
-        return self._ceiling(total)
+        alone = _picoseconds(total)
+        return _ceiling(alone * 1000 / self.bandwidth_permille) + self._ramp(alone)
 
     def flows_ps(self, steps: Sequence[Terms]) -> Ints:
-        """Picoseconds of every step's bytes, each rounded up; int64 [steps]."""
-        known: dict[tuple[tuple[int, int], ...], int] = {}  # most steps are alike
-        flows = []
+        """Picoseconds of every step's bytes, each rounded up, and its share of the ramp; int64 [steps]."""
+        known: dict[tuple[tuple[int, int], ...], Fraction] = {}  # most steps are alike
+        alone = []
         for terms in steps:
             key = tuple(terms.items())
             if key not in known:
-                known[key] = self._ceiling(terms)
-            flows.append(known[key])
-        return np.array(flows, np.int64)
+                known[key] = _picoseconds(terms)
+            alone.append(known[key])
+        rounded = {value: _ceiling(value * 1000 / self.bandwidth_permille) for value in known.values()}
+        flows = np.array([rounded[value] for value in alone], np.int64)
+        if self.ramp_ps and len(flows) and (total := sum(alone, Fraction(0))):
+            ramp, so_far, shares = self._ramp(total), Fraction(0), [0]
+            for value in alone:
+                so_far += value
+                shares.append(int(ramp * so_far / total))
+            flows += np.diff(shares)
+        return flows
 
-    def _ceiling(self, terms: Terms) -> int:
-        seconds = sum((Fraction(size, bandwidth) for bandwidth, size in terms.items()), Fraction(0))
-        exact = seconds * PS_PER_S * 1000 / self.bandwidth_permille
-        return -(-exact.numerator // exact.denominator)
+    def _ramp(self, alone_ps: Fraction) -> int:
+        return math.isqrt(_ceiling(alone_ps) * self.ramp_ps)
+
+    def once_ps(self, own_bytes: int) -> int:
+        """What it costs once: the start, and the largest own share taken from one buffer to the other."""
+        copy_ps = -(-own_bytes * PS_PER_S // self.copy_bytes_per_s) if self.copy_bytes_per_s else 0
+        return self.start_ps + copy_ps
 
     def latencies(self, streamed: Ints) -> Ints:
         """What the protocol adds to the latency of every step."""
         return np.where(streamed, 0, self.step_ps)
+
+
+def _picoseconds(terms: Terms) -> Fraction:
+    """How long bytes take at their bandwidths, one after the other."""
+    return sum((Fraction(size * PS_PER_S, bandwidth) for bandwidth, size in terms.items()), Fraction(0))
+
+
+def _ceiling(number: Fraction) -> int:
+    return -(-number.numerator // number.denominator)
 
 
 PLAIN = Protocol()

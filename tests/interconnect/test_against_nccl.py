@@ -1,0 +1,84 @@
+"""NCCL within a node, as measured: six fitted numbers a system explain all collectives, sizes and groups to 8 percent.
+
+The rows are described in data/README.md. Fitted on every other size, the same six numbers miss the sizes between by
+7.4 to 7.8 % (H100) and 6.5 to 6.6 % (A100) on average; the shipped ones are fitted on all.
+"""
+
+import csv
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from siltwin.interconnect.cluster import ClusterSpec, load_cluster
+from siltwin.interconnect.collectives.amounts import group_amounts, step_profile
+from siltwin.interconnect.collectives.registry import COLLECTIVES
+
+ROWS = list(csv.DictReader((Path(__file__).parent / "data" / "nccl.csv").open()))
+SYSTEMS = {"h100": "h100-8", "a100": "a100-8"}
+
+
+def parts_of(collective: str, ranks: int, size_bytes: int) -> list[int]:
+    count = COLLECTIVES[collective].parts(ranks)
+    whole = size_bytes * (ranks if collective == "all_to_all" else 1)  # an all-to-all's size is what one rank sends
+    return [whole // count + (part < whole % count) for part in range(count)]
+
+
+def time_ps(spec: ClusterSpec, collective: str, ranks: int, size_bytes: int) -> int:
+    choice = spec.choose(collective, ranks, range(ranks), size_bytes)
+    plan = choice.plan(collective, ranks)
+    parts = parts_of(collective, ranks, size_bytes)
+    return group_amounts(plan, parts, range(ranks), spec.topology(), choice.protocol).alone_ps
+
+
+def errors(system: str) -> dict[str, list[float]]:
+    """Relative errors by collective."""
+    spec, found = load_cluster(SYSTEMS[system]), defaultdict(list)
+    for row in ROWS:
+        if row["system"] == system:
+            ours = time_ps(spec, row["collective"], int(row["ranks"]), int(row["size_bytes"]))
+            found[row["collective"]].append(abs(ours / 1000 / int(row["time_ns"]) - 1))
+    return found
+
+
+@pytest.mark.parametrize(("system", "published"), [("h100", 0.075), ("a100", 0.065)])
+def test_the_mean_error_is_the_stated_one_and_no_collective_is_far_off(system: str, published: float) -> None:
+    by_collective = errors(system)
+    every = [error for found in by_collective.values() for error in found]
+    assert sum(every) / len(every) == pytest.approx(published, abs=0.002)
+    assert all(sum(found) / len(found) < 0.12 for found in by_collective.values())
+    assert load_cluster(SYSTEMS[system]).evidence_of("protocols.nccl.start_ps").error == published
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_system_has_six_fitted_numbers(system: str) -> None:
+    spec = load_cluster(SYSTEMS[system])
+    fitted = {
+        (field, getattr(protocol, field).value)
+        for protocol in spec.protocols.values()
+        for field in ("start_ps", "step_ps", "bandwidth_permille", "ramp_ps", "copy_bytes_per_s")
+    }
+    assert len(fitted - {("step_ps", 0)}) == 6
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "all_to_all"])
+def test_a_protocols_costs_are_told_step_by_step_too(collective: str) -> None:
+    """The start and the copy of the own share stand in the first step, the ramp is shared by the bytes' time."""
+    spec = load_cluster("h100-8")
+    choice = spec.choose(collective, 8, range(8), 1 << 20)
+    plan, parts = choice.plan(collective, 8), parts_of(collective, 8, 1 << 20)
+    whole = group_amounts(plan, parts, range(8), spec.topology(), choice.protocol)
+    profile = step_profile(plan, parts, range(8), spec.topology(), choice.protocol)
+    assert profile.latency_ps.sum() == whole.latency_ps
+    assert 0 <= profile.flow_ps.sum() - whole.flow_ps < plan.num_steps + 1
+    assert profile.flow_ps.max() - profile.flow_ps.min() <= 1
+
+
+def test_a_ramp_is_the_square_root_of_the_time_alone_and_of_a_chunks_cost() -> None:
+    """All-gather of 8, 9 MB: 7/8 of it at 450 GB/s is 17.5 us; by 12.662 us a chunk its root is 14,885,732 ps.
+
+    Beside that 17.5 / 0.856, a start of 4.681 us, 7 steps of 0.799 us and 1.125 MB copied at 958.9 GB/s.
+    """
+    found = time_ps(load_cluster("h100-8"), "all_gather", 8, 9_000_000)
+    by_hand = 14_885_732 + 17_500_000 / 0.856 + 4_681_000 + 7 * 799_000 + 1_125_000 * 1000 / 958.9
+    assert abs(found - by_hand) < 10
