@@ -17,8 +17,8 @@ from ...interconnect.link import Link
 from ...interconnect.routing import router
 from ...interconnect.topology import Topology
 
-MOST_PAIRS = 1 << 20  # routes walked for a diameter
-AT_ONCE = 1 << 18
+MOST_ROUTES = 1 << 18  # walked for a diameter, some seconds
+AT_ONCE = 1 << 16
 SOURCE, SINK = -1, -2
 
 
@@ -89,18 +89,19 @@ def min_cut_bytes_per_s(topology: Topology, near: Sequence[bool] | np.ndarray[An
 def diameter(topology: Topology) -> Diameter:
     """The worst route between two cards, by the routes that messages take; ConfigError where some pair has none.
 
-    All pairs, or where they are more than a million, from the first, a middle and the last cards to every card.
+    All pairs, or where that is more than 2**18 routes, from some cards evenly spread, with the first and last, to all.
     """
     cards = topology.cards
     sources = np.arange(cards)
     method = "all pairs of cards"
-    if cards * cards > MOST_PAIRS:
-        count = max(2, MOST_PAIRS // cards // 4)
+    each = cards * topology.routing.stripes
+    if cards * each > MOST_ROUTES:
+        count = max(2, MOST_ROUTES // each)
         sources = np.unique(np.linspace(0, cards - 1, count).astype(np.int64))
         method = f"from {len(sources)} cards, evenly spread, to all others"
     latency = np.array([link.latency_ps for link in topology.links], np.int64)
     hops = longest = 0
-    rows = max(1, AT_ONCE // cards)
+    rows = max(1, AT_ONCE // each)
     for first in range(0, len(sources) if cards > 1 else 0, rows):
         start = np.repeat(sources[first : first + rows], cards)
         goal = np.tile(np.arange(cards), len(start) // cards)

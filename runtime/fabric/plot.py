@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...isa.errors import ConfigError
-from .bench import BenchReport
 from .draw import Drawing, speed
+
+if TYPE_CHECKING:
+    from .bench import BenchReport  # the emulator, which drawing a cluster does without
 
 ENDINGS = (".png", ".pdf", ".svg")
 

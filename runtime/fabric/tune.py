@@ -26,6 +26,7 @@ USUAL_FACTOR = 4.0
 USUAL_MOST_RANKS = 64
 OWN_BLOCK = re.compile(r"(?:^# Choices of .*\n)?^choices:.*\n(?:(?:[ \t#-].*)?\n)*", re.MULTILINE)
 Progress = Callable[[int, int | None, str], None]
+Allow = Callable[[str, int, Choice], bool]
 
 
 @dataclass(frozen=True)
@@ -59,28 +60,32 @@ def tune(
     ranks: str | None = None,
     output: str | None = None,
     progress: Progress | None = None,
+    factor: float = USUAL_FACTOR,
+    allow: Allow = lambda collective, ranks, choice: True,
 ) -> TuneReport:
     """Emulate all candidates and write the cluster's file, its `choices` replaced, to `output` where one is given.
 
+    `allow(collective, ranks, choice)` leaves out what a library cannot do.
     ConfigError for whatever is wrong with what was asked, before anything is emulated.
     """
     spec = load_cluster(cluster)
     end_card, said = ends(card)
     fabric = Fabric(spec, end_card)
     wanted = _collectives(collectives)
-    lengths = parse_sizes(sizes or USUAL_SIZES, USUAL_FACTOR)
+    lengths = parse_sizes(sizes or USUAL_SIZES, factor)
     cases = _cases(spec, fabric, _group_sizes(ranks, spec))
     rows: list[ChoiceSpec] = []
     emulated, work = 0, list(itertools.product(wanted, cases))
     for number, (collective, case) in enumerate(work):
         if progress:
             progress(number, len(work), f"{collective.name} of {len(case.group.ranks)}")
-        fastest, count = _fastest(fabric, collective, case.group, lengths)
+        fastest, count = _fastest(fabric, collective, case.group, lengths, allow)
         rows += _rows(collective.name, case, fastest)
         emulated += count
     choices = tuple(_merged(rows))
     if output is not None:
-        write_file(output, lambda stream: stream.write(tuned_text(cluster, choices, said).encode()))
+        text = tuned_text(cluster, choices, said)  # read before the file, which may be the same, is opened
+        write_file(output, lambda stream: stream.write(text.encode()))
     return TuneReport(spec, said, choices, emulated, len(work), output)
 
 
@@ -157,12 +162,15 @@ def _spread(spec: ClusterSpec, fabric: Fabric, unit: int, name: str, sizes: Sequ
 
 
 def _fastest(
-    fabric: Fabric, collective: Collective, group: Group, sizes: Sequence[int]
+    fabric: Fabric, collective: Collective, group: Group, sizes: Sequence[int], allow: Allow
 ) -> tuple[list[tuple[int, Choice]], int]:
     """(bytes by which tables are read, the fastest choice) at every size, and how many messages were emulated."""
     protocols = [spec.protocol(name) for name, spec in fabric.spec.protocols.items()] or [PLAIN]
     usable, _ = comparable(collective.name, group)
-    tried = [replace(choice, protocol=protocol) for choice in usable for protocol in protocols]
+    every = [replace(choice, protocol=protocol) for choice in usable for protocol in protocols]
+    tried = [choice for choice in every if allow(collective.name, len(group.ranks), choice)]
+    if not tried:
+        raise ConfigError(f"nothing is allowed for {collective.name} of {len(group.ranks)}; allow an algorithm")
     messages = [message_of(collective, max(size, 4), FP32, group.ranks) for size in sizes]
     times = {choice: [fabric.run(message, choice).time_ps for message in messages] for choice in tried}
     fastest = [min(times, key=lambda choice: times[choice][at]) for at in range(len(messages))]
