@@ -19,7 +19,7 @@ from .resources import COEFFICIENT_BITS, ROOM_LIMIT, Resource
 from .shares import Share, share_of
 
 AFTER_ALL = EventPriority(2)  # after everything SimPy schedules at a timestamp
-KEPT_SHARES = 1 << 16  # shares remembered by demand, since programs repeat themselves
+KEPT_SHARES = 1 << 13  # shares remembered by demand, since programs repeat themselves
 MAX_PRIORITY = 1 << 31
 
 
@@ -52,7 +52,10 @@ def too_many(resource: Resource) -> str:
 
 
 class Calendar:
-    """Activities on shared resources, in a SimPy environment whose clock counts integer picoseconds."""
+    """Activities on shared resources, in a SimPy environment whose clock counts integer picoseconds.
+
+    An activity so slow that its end lies beyond 2^62 ps (53 days) stands still until its speed changes.
+    """
 
     def __init__(self, env: simpy.Environment) -> None:
         now_ps(env)

@@ -97,6 +97,46 @@ def test_levels_put_right_equal_those_filled_from_nothing(mixture, monkeypatch):
     assert run(*shape, MIXTURES[mixture]) == put_right
 
 
+def mixed(seed: int) -> list[tuple]:
+    """Demands of any shape on resources of any speed and kind: up to six uses, weights, capacities that come and go."""
+    rng = np.random.default_rng(seed)
+    env = int_env()
+    calendar = Calendar(env)
+    kinds, speeds = ("link", "hbm", "unit", "host"), rng.integers(10**9, 10**12, 24).tolist()
+    for number, speed in enumerate(speeds):
+        calendar.add_resource(f"r{number}", speed, kinds[number % 4])
+    ended: list[Running] = []
+
+    def sender(seed: int):
+        own = np.random.default_rng(seed)
+        for _ in range(12):
+            used = own.choice(24, own.integers(1, 7), replace=False).tolist()
+            alone = int(own.integers(1000, 10**6))
+            shares = own.choice([3, 40, 77, 100, 100, 130], len(used)).tolist()
+            amounts = tuple(
+                (r, max(1, speeds[r] * alone * part // 10**14)) for r, part in zip(used, shares, strict=True)
+            )
+            demand = Demand(int(own.integers(0, 3)) * 500, alone, amounts)
+            ended.append((yield calendar.run(demand, weight=int(own.integers(1, 4))).done))
+            if own.random() < 0.2:
+                r = int(own.integers(0, 24))
+                calendar.set_capacity(r, speeds[r] * int(own.choice([1, 50, 100, 150])) // 100)
+
+    for number in range(int(rng.integers(4, 40))):
+        env.process(sender(1000 * seed + number))
+    env.run()
+    return [(running.sequence, running.end_ps, running.held_by, running.held_ps) for running in ended]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_demands_of_any_shape_go_as_divided_from_nothing(seed, monkeypatch):
+    put_right = mixed(seed)
+    for looks in (-1, 100):
+        monkeypatch.setattr(division, "LOOKS", looks)
+        monkeypatch.setattr(division, "PATIENCE", 0)
+        assert mixed(seed) == put_right
+
+
 def test_a_division_that_loses_patience_half_way_is_filled_from_nothing(monkeypatch):
     shape = (600, 64, 32, 4)
     put_right = run(*shape)
