@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, field_validator, model_validator
 
 from ..isa.errors import ConfigError
-from .collectives.expand import NO_OPTIONS, expand
+from .collectives.expand import NO_OPTIONS, check_expansion, expand
 from .collectives.plan import Plan
 from .collectives.protocol import PLAIN, Protocol
 from .collectives.registry import ALGORITHMS, COLLECTIVES, Options, algorithms_for
@@ -164,12 +164,11 @@ def candidates(collective: str, group: Group) -> tuple[Choice, ...]:
         options = Options(shape=shape) if "shape" in takes and len(shape) > 1 else NO_OPTIONS
         if name in SHAPED and len(shape) < 2 or name == "rings" and len(shape) > 2:
             continue
-        choice = Choice(name, options)
         try:
-            choice.plan(collective, len(group.ranks))
+            check_expansion(collective, len(group.ranks), name, options=options)
         except ConfigError:
             continue
-        found.append(choice)
+        found.append(Choice(name, options))
     return tuple(found)
 
 

@@ -19,6 +19,7 @@ Ints = np.ndarray[Any, np.dtype[Any]]
 Choose = Callable[[Ints, Ints, Ints], Ints]  # (flows, numbers of candidates, branchings so far) -> choices
 MAX_COSTS = 1 << 26  # entries of a table of costs, half a gigabyte
 MAX_CANDIDATES = 1 << 23
+MAX_PAIRS = 1 << 23  # of nodes, for tables with an entry for each
 WAYS_INSIDE = 1 << 10  # a link of the next level counts as so many: more than any way inside a unit has
 MIX = np.uint64(0x9E3779B97F4A7C15)
 PS_PER_S = 10**12
@@ -44,6 +45,16 @@ def sorted_unique(numbers: Ints) -> Ints:
     """np.unique by sorting, which for a million of them is faster than by hashing."""
     ordered = np.sort(numbers)
     return ordered[np.concatenate(([True], ordered[1:] != ordered[:-1]))] if len(ordered) else ordered
+
+
+def numbered(numbers: Ints, limit: int) -> tuple[Ints, Ints]:
+    """The different ones of some numbers below `limit`, ascending, and which of them each one is."""
+    if limit > MAX_PAIRS:
+        unique = sorted_unique(numbers)
+        return unique, np.searchsorted(unique, numbers)
+    seen = np.zeros(limit, bool)
+    seen[numbers] = True
+    return np.flatnonzero(seen), (np.cumsum(seen) - 1)[numbers]
 
 
 @lru_cache(maxsize=64)
@@ -93,7 +104,7 @@ class Router:
         if policy.policy == "dimension_order" and not fixed:
             pending = self._by_dimension(start, goal, walked)
         choose = _chooser("shortest" if fixed else policy.policy, start, goal, stripes, policy.seed)
-        wanted = sorted_unique(goal[pending])
+        wanted = numbered(goal[pending], self.topology.nodes)[0]
         at_once = max(1, MAX_COSTS // self.topology.nodes)
         for low in range(0, len(wanted), at_once):
             last = wanted[min(low + at_once, len(wanted)) - 1]
@@ -135,7 +146,17 @@ class Router:
     def direct(self, here: Ints, there: Ints) -> tuple[Ints, Ints]:
         """Where in `by_pair` the links from `here[i]` to `there[i]` stand: from low to high, in order of their ids."""
         keys = here * self.topology.nodes + there
-        return np.searchsorted(self._pairs, keys), np.searchsorted(self._pairs, keys, side="right")
+        if self._first_of_pair is None:
+            return np.searchsorted(self._pairs, keys), np.searchsorted(self._pairs, keys, side="right")
+        return self._first_of_pair[keys], self._first_of_pair[keys + 1]
+
+    @cached_property
+    def _first_of_pair(self) -> Ints | None:
+        """Where in by_pair the links of every pair of nodes begin, while such a table is small."""
+        pairs = self.topology.nodes**2
+        if pairs > MAX_PAIRS:
+            return None
+        return np.concatenate(([0], np.cumsum(np.bincount(self._pairs, minlength=pairs))))
 
     def is_best(self, here: Ints, low: Ints) -> Ints:
         """Whether the link at `low` of by_pair, if it leads to the target, is a way of the fewest links.
@@ -232,8 +253,7 @@ class _Finder:
         left = np.flatnonzero(far)
         if len(left):
             wanted = here[left] * router.topology.nodes + goal[left]
-            keys = sorted_unique(wanted)
-            which = np.searchsorted(keys, wanted)
+            keys, which = numbered(wanted, router.topology.nodes**2)
             starts, candidates = self._candidates(*np.divmod(keys, router.topology.nodes))
             counts[left] = np.diff(starts)[which]
             links[left] = candidates[starts[which] + choose(flows[left], counts[left], branchings)]
@@ -261,7 +281,7 @@ class _Finder:
         return np.concatenate(([0], np.cumsum(counts))), np.concatenate(found)
 
     def _learn(self, goal: Ints) -> None:
-        targets = sorted_unique(goal)
+        targets = numbered(goal, self._router.topology.nodes)[0]
         if not np.isin(targets, self._targets).all():
             router = self._router
             alike = len(router.costs) == 0 or bool((router.costs == 1).all())

@@ -31,7 +31,7 @@ def expand(
 
     `root` is the index in the group that a broadcast, reduce, scatter or gather is about; it is 0 where the collective
     has none. `options` are for the algorithms that take them. A group of one has no steps. ConfigError for an unknown
-    collective or algorithm, for a size, root or option it cannot have, or for more than 2**26 transfers.
+    collective or algorithm, for a size, root or option it cannot have, or for more than 2**25 transfers.
     """
     key = (collective, group_size, algorithm, root, options)
     return _PLANS.get(key, lambda: _expand(collective, group_size, algorithm, root, options))
@@ -52,6 +52,14 @@ def _expand(collective: str, group_size: int, algorithm: str | None, root: int, 
         raise ConfigError(f"no algorithm {algorithm!r} for {collective}; choose {', '.join(known)}")
     key = (collective, group_size, algorithm, root, options)
     return _PLANS.get((*key, "default"), lambda: _made(meaning, group_size, algorithm, root, options))
+
+
+def check_expansion(collective: str, size: int, algorithm: str, root: int = 0, options: Options = NO_OPTIONS) -> None:
+    """ConfigError where `expand` has it for a collective and algorithm that exist, without making the plan.
+
+    What an algorithm itself refuses in its options shows only when it is made.
+    """
+    _check(COLLECTIVES[collective], size, algorithm, root, options)
 
 
 def _made(meaning: Collective, size: int, algorithm: str, root: int, options: Options) -> Plan:

@@ -196,6 +196,8 @@ class _Ways:
         self._routes = router(topology).routes(nodes[sources], nodes[targets], fixed=plan.uses_switch)
         links = topology.columns
         self._bandwidth, self._overhead, self._stores = links.bandwidth_bytes_per_s, links.overhead_ps, links.stores
+        self._place = np.empty(len(self._bandwidth), np.uint16 if len(self._bandwidth) <= 1 << 16 else np.int64)
+        self._place[np.argsort(self._bandwidth, kind="stable")] = np.arange(len(self._bandwidth))  # uint16 sorts fast
         total = np.concatenate(([0], np.cumsum(links.latency_ps[self._routes.links])))
         starts = self._routes.starts
         self.latency_ps = (total[starts[1:]] - total[starts[:-1]]).reshape(-1, self._routes.stripes).max(axis=1)
@@ -226,7 +228,7 @@ class _Ways:
         if self._plan.uses_switch:
             kept = self._unmerged(pattern, entry, links)
             entry, links = entry[kept], links[kept]
-        order = np.lexsort((links, self._bandwidth[links]))
+        order = np.argsort(self._place[links], kind="stable")
         entry, links = entry[order], links[order]
         starts = np.flatnonzero(np.r_[True, np.diff(links) != 0]) if len(links) else np.zeros(0, np.int64)
         crossings = Incidence(links[starts], entry // stripes, starts)

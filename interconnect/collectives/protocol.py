@@ -20,11 +20,12 @@ Terms = Mapping[int, int]  # bandwidth in bytes a second -> bytes: their quotien
 class Protocol:
     """What a library's way of sending costs beside the links.
 
-    `start_ps` once a collective (launch, first handshake; a card's dispatch is in it), `step_ps` beside the links' latency at every step that is
-    not streamed, and `bandwidth_permille` of every link's bandwidth (flags among the bytes, headers and copies take the
-    rest). `ramp_ps` is what a chunk of its pipeline costs: bytes that flow for t alone, cut into as many chunks as is
-    best, take sqrt(t * ramp_ps) longer, spread over the steps by their share of t. `copy_bytes_per_s` is how fast a
-    member takes its own share from one buffer to the other where the collective has two (0: it costs nothing).
+    `start_ps` once a collective (launch, first handshake; a card's dispatch is in it), `step_ps` beside the links'
+    latency at every step that is not streamed, and `bandwidth_permille` of every link's bandwidth (flags among the
+    bytes, headers and copies take the rest). `ramp_ps` is what a chunk of its pipeline costs: bytes that flow for t
+    alone, cut into as many chunks as is best, take sqrt(t * ramp_ps) longer, spread over the steps by their share of
+    t. `copy_bytes_per_s` is how fast a member takes its own share from one buffer to the other where the collective has
+    two (0: it costs nothing).
     """
 
     name: str = "plain"

@@ -9,7 +9,7 @@ from ...isa.errors import ConfigError
 from .plan import Moves
 
 Members = frozenset[int]
-MAX_TRANSFERS = 1 << 26  # a gigabyte of plan; beyond it somebody asked for a ring of a hundred thousand
+MAX_TRANSFERS = 1 << 25  # half a gigabyte of plan: a ring of 4,096
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ def _one(size: int, options: Options) -> int:
 
 
 def _square(size: int, options: Options) -> int:
-    return 4 * size * size  # rounds of a ring, or everyone to everyone
+    return 2 * size * size  # twice round a ring, or everyone to everyone and back
 
 
 def algorithm(

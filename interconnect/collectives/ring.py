@@ -94,7 +94,11 @@ def barrier(size: int, root: int, options: Options) -> Moves:
     return builder.moves()
 
 
-@algorithm("all_to_all", "ring")
+def _relayed(size: int, options: Options) -> int:
+    return size * size * (size - 1) // 2
+
+
+@algorithm("all_to_all", "ring", transfers=_relayed)
 def all_to_all(size: int, root: int, options: Options) -> Moves:
     """n(n-1)/2 steps: what member i has for member i+d is handed on d times, one part a member at a time."""
     builder, members = MovesBuilder(), np.arange(size)
