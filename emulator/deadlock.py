@@ -69,4 +69,6 @@ def _stands_still(resource: Resource) -> str:
     """Why an activity does not move."""
     if resource.capacity_per_s == 0:
         return f"stands still: {resource.name} has capacity 0"
+    if resource.members == 1:
+        return f"stands still: {resource.name} gives {resource.capacity_per_s} a second, too little to end in 53 days"
     return f"stands still: {resource.name} serves others"

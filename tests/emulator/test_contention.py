@@ -10,6 +10,7 @@ import pytest
 
 from siltwin.emulator.calendar.activity import flow_ps
 from siltwin.emulator.cluster import Cluster
+from siltwin.emulator.deadlock import DeadlockError
 from siltwin.emulator.exchange import Sharing
 from siltwin.emulator.spec import load_card
 from siltwin.emulator.ticket import Submission, Ticket
@@ -262,6 +263,24 @@ def test_a_group_of_24_on_nodes_of_8_goes_at_the_pace_of_the_wires_between_nodes
     beyond = {"tp": tuple(range(17, 25))}
     with pytest.raises(ProgramError, match="cards are 0 to 23"):
         cluster.submit([submission(rank, "link | barrier group=tp", beyond) for rank in range(17, 24)])
+
+
+def test_a_link_too_slow_to_end_in_53_days_is_named_until_it_is_mended(rig: Any) -> None:
+    two = rig(2, overrides=EAGER).cluster
+    bodies = ["link | send x=%c group=all peer=1", "link | recv x=%c group=all peer=0"]
+    two.set_link_capacity(0, 1, 1)
+    ticket = two.submit([submission(rank, body, {"all": (0, 1)}) for rank, body in enumerate(bodies)])
+    two.advance_to(2 * 10**12)
+    two.set_link_capacity(0, 1, 10**10)
+    two.run_until(ticket)
+    # 131,072 bytes at a byte a second take 36 hours; nearly all of them are left when the link is mended.
+    assert 2 * 10**12 + C_PS * 99 // 100 < ticket.end_ps <= 2 * 10**12 + C_PS
+    two.set_link_capacity(0, 1, 1)
+    large = {"rows": (10**9,)}
+    bodies = [body.replace("%c", "%x") for body in bodies]
+    ticket = two.submit([submission(rank, body, {"all": (0, 1)}, **large) for rank, body in enumerate(bodies)])
+    with pytest.raises(DeadlockError, match="link 0 .* gives 1 a second, too little to end in 53 days"):
+        two.run_until(ticket)
 
 
 # algorithms: one activity of the group takes as long as its steps
