@@ -5,7 +5,8 @@ node a. A reduce-scatter goes through the levels from the innermost, each among 
 so that every member takes 1/8 of its node's bytes across, on its own rail; an all-gather goes the other way. With N
 nodes of m, S bytes, bandwidths b (inside) and c (across, a member), an all-reduce by rings takes
 2 ((m-1) S/m/b + (N-1) S/(mN)/c) and 2 (m-1 + N-1) latencies. `hierarchical` walks a ring at every level,
-`hierarchical_direct` lets all of a level send to each other at once, one step a level.
+`hierarchical_direct` lets all of a level send to each other at once, one step a level. In `chunks`, a chunk is at one
+level while the next one is at the level before, so that links inside and across are busy at once.
 
 Order of reduction: within a level the sums of the level below are the terms, by rings ((x[p+1] + x[p+2]) + ...) + x[p]
 and directly ((x[p] + x[p-1]) + x[p-2]) + ..., p being the place of the member that keeps the sum.
@@ -21,7 +22,8 @@ import numpy as np
 from .plan import SIGNAL, Batch, Moves, MovesBuilder
 from .registry import Options, algorithm, shape_of
 
-Walk = Callable[[MovesBuilder, "_Level", bool], None]
+StepBatches = tuple[Batch, ...]
+Walk = Callable[["_Level", bool], list[StepBatches]]
 
 
 class _Level:
@@ -46,64 +48,83 @@ class _Level:
         return self.members[:, None], peer[:, None], parts, reduces
 
 
-def _ring(builder: MovesBuilder, level: _Level, reduces: bool) -> None:
-    for index in range(level.side - 1):
-        digit = (level.digit - index - reduces) % level.side
-        builder.step(level.batch(1, digit, reduces))
+def _ring(level: _Level, reduces: bool) -> list[StepBatches]:
+    digits = ((level.digit - index - reduces) % level.side for index in range(level.side - 1))
+    return [(level.batch(1, digit, reduces),) for digit in digits]
 
 
-def _direct(builder: MovesBuilder, level: _Level, reduces: bool) -> None:
-    builder.step(
-        *(
-            level.batch(distance, (level.digit + distance) % level.side if reduces else level.digit, reduces)
-            for distance in range(1, level.side)
-        )
-    )
+def _direct(level: _Level, reduces: bool) -> list[StepBatches]:
+    distances = range(1, level.side)
+    digits = ((level.digit + distance) % level.side if reduces else level.digit for distance in distances)
+    together = tuple(level.batch(distance, digit, reduces) for distance, digit in zip(distances, digits, strict=True))
+    return [together] if together else []
 
 
 def _walk(walk: Walk, size: int, options: Options, scatter: bool, gather: bool) -> Moves:
+    if size == 1:
+        return MovesBuilder().moves()
+    shape = shape_of(size, options, "a hierarchical algorithm")
+    levels = [_Level(shape, level) for level in range(len(shape))]
+    stages = [walk(level, True) for level in reversed(levels)] if scatter else []
+    stages += [walk(level, False) for level in levels] if gather else []
+    return _pipelined(stages, _chunks(size, options))
+
+
+def _pipelined(stages: list[list[StepBatches]], chunks: int) -> Moves:
+    """Chunk c is in stage s while chunk c + 1 is in stage s - 1; steps of equal number in their stages are one."""
     builder = MovesBuilder()
-    if size > 1:
-        shape = shape_of(size, options, "a hierarchical algorithm")
-        levels = [_Level(shape, level) for level in range(len(shape))]
-        for level in reversed(levels) if scatter else ():
-            walk(builder, level, True)
-        for level in levels if gather else ():
-            walk(builder, level, False)
+    for slot in range(len(stages) + chunks - 1):
+        active = [(chunk, stages[slot - chunk]) for chunk in range(chunks) if 0 <= slot - chunk < len(stages)]
+        for index in range(max(len(steps) for _, steps in active)):
+            builder.step(
+                *(
+                    (sources, targets, parts * chunks + chunk, reduces)
+                    for chunk, steps in active
+                    for sources, targets, parts, reduces in (steps[index] if index < len(steps) else ())
+                )
+            )
     return builder.moves()
 
 
-@algorithm("all_reduce", "hierarchical", takes=("shape",))
+def _chunks(size: int, options: Options) -> int:
+    return max(1, options.chunks)
+
+
+def _transfers(size: int, options: Options) -> int:
+    return 2 * size * size * _chunks(size, options)
+
+
+@algorithm("all_reduce", "hierarchical", pieces=_chunks, takes=("shape", "chunks"), transfers=_transfers)
 def all_reduce(size: int, root: int, options: Options) -> Moves:
     """Rings: reduce-scatter inwards out, then all-gather outwards in."""
     return _walk(_ring, size, options, scatter=True, gather=True)
 
 
-@algorithm("reduce_scatter", "hierarchical", takes=("shape",))
+@algorithm("reduce_scatter", "hierarchical", pieces=_chunks, takes=("shape", "chunks"), transfers=_transfers)
 def reduce_scatter(size: int, root: int, options: Options) -> Moves:
     """Rings, the innermost level first."""
     return _walk(_ring, size, options, scatter=True, gather=False)
 
 
-@algorithm("all_gather", "hierarchical", takes=("shape",))
+@algorithm("all_gather", "hierarchical", pieces=_chunks, takes=("shape", "chunks"), transfers=_transfers)
 def all_gather(size: int, root: int, options: Options) -> Moves:
     """Rings, the outermost level first."""
     return _walk(_ring, size, options, scatter=False, gather=True)
 
 
-@algorithm("all_reduce", "hierarchical_direct", takes=("shape",))
+@algorithm("all_reduce", "hierarchical_direct", pieces=_chunks, takes=("shape", "chunks"), transfers=_transfers)
 def all_reduce_direct(size: int, root: int, options: Options) -> Moves:
     """Two steps a level."""
     return _walk(_direct, size, options, scatter=True, gather=True)
 
 
-@algorithm("reduce_scatter", "hierarchical_direct", takes=("shape",))
+@algorithm("reduce_scatter", "hierarchical_direct", pieces=_chunks, takes=("shape", "chunks"), transfers=_transfers)
 def reduce_scatter_direct(size: int, root: int, options: Options) -> Moves:
     """A step a level, the innermost first."""
     return _walk(_direct, size, options, scatter=True, gather=False)
 
 
-@algorithm("all_gather", "hierarchical_direct", takes=("shape",))
+@algorithm("all_gather", "hierarchical_direct", pieces=_chunks, takes=("shape", "chunks"), transfers=_transfers)
 def all_gather_direct(size: int, root: int, options: Options) -> Moves:
     """A step a level, the outermost first."""
     return _walk(_direct, size, options, scatter=False, gather=True)

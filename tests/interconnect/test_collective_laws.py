@@ -280,6 +280,21 @@ def test_a_hierarchical_all_reduce_takes_an_eighth_across(algorithm: str) -> Non
     assert set(across) == {2 * 3 * size // 32}
 
 
+def test_chunks_of_a_hierarchical_all_reduce_keep_both_levels_busy() -> None:
+    """4 nodes of 4, S = 1.6 MB, 1 GB/s inside and across, no ring but direct, so a step a stage.
+
+    Inside a stage takes 3/4 S / 1 GB/s = 1.2 ms, across 3/4 of S/4: 0.3 ms; whole: 2 (1.2 + 0.3) ms. In 8 chunks stages
+    in, across, across, in follow one another; both inner ones share the ports inside, 2 * 1.2 / 8 a slot, for 8 - 3
+    slots, and the 3 first and 3 last have one of them each: (5 * 0.3 + 6 * 0.15) = 2.4 ms, all that the ports can do.
+    """
+    net = nodes_of(4, 4, GB, GB).topology()
+    times = {}
+    for chunks in (1, 8):
+        plan = expand("all_reduce", 16, "hierarchical_direct", options=Options(shape=(4, 4), chunks=chunks))
+        times[chunks] = group_amounts(plan, [100_000] * 16, range(16), net).flow_ps
+    assert times == {1: 3_000 * 10**6, 8: 2_400 * 10**6}
+
+
 def test_hierarchies_of_two_by_eight_and_eight_by_two_differ_by_their_links_only() -> None:
     """Alike links: 2 (15/16) S/b for both. Slow ones across: one takes S/8 across, the other S/2."""
     parts = [10_000] * 16

@@ -26,6 +26,8 @@ def plans(collective: str, size: int, root: int = 0) -> list[Plan]:
         if not shaped or size in SHAPES:
             options = Options(shape=SHAPES[size]) if shaped else Options()
             found.append(expand(collective, size, name, root, options))
+            if shaped and collective in ("all_reduce", "reduce_scatter", "all_gather"):
+                found.append(expand(collective, size, name, root, Options(SHAPES[size], chunks=3)))
     return found
 
 
