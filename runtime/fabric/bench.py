@@ -145,10 +145,18 @@ def run_bench(ask: Ask, progress: Progress | None = None) -> BenchReport:
 
 def _others(bench: Bench) -> tuple[dict[str, Choice], tuple[str, ...]]:
     """The algorithms to compare, each once, and those that are too large to; one alone is compared with nothing."""
-    known, left_out = (bench.named, ()) if bench.named else comparable(bench.collective.name, bench.group)
     if len(bench.group.ranks) < 2:
         return {}, ()
-    return ({choice.algorithm: choice for choice in known} if len(known) > 1 else {}), left_out
+    too_large: tuple[str, ...] = ()
+    known = bench.named
+    if not known:
+        known, too_large = comparable(bench.collective.name, bench.group)
+        known = (*known, *(bench.chosen(message) for message in bench.messages))  # emulated anyway
+    named: dict[str, Choice] = {}
+    for choice in known:
+        named.setdefault(choice.algorithm, choice)
+    left_out = tuple(name for name in too_large if name not in named)
+    return (named if len(named) > 1 else {}), left_out
 
 
 def _crossovers(bench: Bench, compared: dict[str, tuple[Measured, ...]]) -> tuple[Crossover, ...]:

@@ -38,7 +38,7 @@ def bench_parts(report: BenchReport) -> Iterator[RenderableType]:
 
 def _table(report: BenchReport) -> Group:
     protocols = any(row.choice.protocol.name != "plain" for row in report.rows)
-    columns = ("size", "count", "time", "algbw GB/s", "busbw GB/s", "|algorithm", *["|protocol"] * protocols)
+    columns = ("|size", "count", "time", "algbw", "busbw", "|algorithm", *["|protocol"] * protocols)
     rows = [
         (
             size(row.message.size_bytes),
@@ -51,7 +51,7 @@ def _table(report: BenchReport) -> Group:
         )
         for row in report.rows
     ]
-    return table("Emulated", columns, rows)
+    return table("Emulated, bandwidths in GB/s", columns, rows)
 
 
 def algorithm(row: Measured) -> str:
@@ -74,7 +74,7 @@ def _crossovers(report: BenchReport) -> Iterator[RenderableType]:
         yield Text(plain(f" {fastest} at every size from {sizes}"))
     yield Text(plain(f" compared: {', '.join(report.others)}"), "dim")
     if report.left_out:
-        yield Text(plain(f" too many transfers to compare: {', '.join(report.left_out)}"), "dim")
+        yield Text(plain(f" too large to compare: {', '.join(report.left_out)}"), "dim")
 
 
 def _busiest(report: BenchReport) -> Iterator[RenderableType]:
@@ -108,7 +108,7 @@ def print_tune(report: TuneReport, console: Console) -> None:
         )
         for row in report.choices
     ]
-    console.print(table("", ("collective", "|ranks", "|within", "size", "|algorithm", "|protocol"), rows))
+    console.print(table("", ("|collective", "|ranks", "|within", "size", "|algorithm", "|protocol"), rows))
     console.print(Text(plain(f"{report.emulated} messages emulated; {report.cases} cases."), "dim"))
     if report.written_to:
         console.print(Text(plain(f"Written to {report.written_to}; `--cluster {report.written_to}` uses it."), "dim"))
