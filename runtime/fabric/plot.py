@@ -38,9 +38,7 @@ def plot_bench(report: BenchReport, path: str) -> None:
     """Time and bus bandwidth over size, a line for each algorithm that was emulated."""
     figure = _figure(8, 8)
     time_axes, bandwidth_axes = figure.subplots(2, 1, sharex=True)
-    curves = (
-        {f"chosen: {name}": rows for name, rows in {"": report.rows}.items()} if not report.others else report.others
-    )
+    curves = report.others or {report.rows[0].choice.algorithm: report.rows}
     for name, rows in curves.items():
         sizes = [row.message.size_bytes for row in rows]
         time_axes.plot(sizes, [row.time_ps / 1e6 for row in rows], marker="o", markersize=3, label=name)

@@ -1,14 +1,19 @@
 """What a cluster's wires amount to, by hand: cuts, diameters, links by kind, drawings."""
 
+import sys
+import types
 import xml.dom.minidom
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
 from siltwin.interconnect.cluster import load_cluster, make_cluster
 from siltwin.isa.errors import ConfigError
+from siltwin.runtime.fabric.bench import Ask, run_bench
 from siltwin.runtime.fabric.draw import draw, svg
 from siltwin.runtime.fabric.facts import Cut, Diameter, LinkKind, bisections, diameter, link_kinds, min_cut_bytes_per_s
+from siltwin.runtime.fabric.plot import plot_bench, plot_cluster
 from siltwin.runtime.fabric.show import cluster_detail
 from siltwin.runtime.fabric.text_drawing import text_drawing
 
@@ -142,3 +147,30 @@ def test_every_kind_is_drawn_as_svg_with_all_cards_and_wires(tmp_path: Path, kin
     assert len([path for path in parsed.getElementsByTagName("path") if path.getAttribute("fill")]) == len(
         drawing.wires
     )
+
+
+class Recorder:
+    """Stands in for matplotlib's Figure, whatever is asked of it, and writes what it is told to save."""
+
+    saved: list[str] = []
+
+    def __init__(self, **given: object) -> None:
+        pass
+
+    def subplots(self, rows: int = 1, columns: int = 1, **given: object) -> object:
+        return MagicMock() if rows == 1 else [MagicMock() for _ in range(rows)]
+
+    def savefig(self, path: str, **given: object) -> None:
+        self.saved.append(path)
+
+
+def test_pictures_are_asked_of_matplotlib_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in = types.ModuleType("matplotlib.figure")
+    stand_in.Figure = Recorder  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "matplotlib", types.ModuleType("matplotlib"))
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", stand_in)
+    name = flat(tmp_path, "switch", 4)
+    report = run_bench(Ask(name, sizes="1KiB:16MiB", factor=16))
+    plot_bench(report, "curves.png")
+    plot_cluster(draw(load_cluster(name)), "cluster.png")
+    assert Recorder.saved == ["curves.png", "cluster.png"]
