@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Activation = Literal["silu", "gelu", "gelu_tanh"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "swiglu_oai"]
+Scoring = Literal["softmax", "sigmoid", "selected_softmax"]
 RopeRule = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
 
 
@@ -74,7 +75,8 @@ class Attention:
     """Grouped-query attention; query head h reads kv head h // (num_heads // num_kv_heads).
 
     `scale` multiplies the scores; `window` is how many keys a query may see, its own included (0: all before it);
-    `q_norm` and `k_norm` act on each head before the rotation.
+    `q_norm` and `k_norm` act before the rotation: on each head, or on all heads together where they are as large.
+    `sinks` names a logit a head that joins the softmax and is then dropped.
     """
 
     qkv: Projection
@@ -87,6 +89,7 @@ class Attention:
     window: int
     q_norm: Norm | None
     k_norm: Norm | None
+    sinks: str | None = None
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,64 @@ class GatedMlp:
 
 
 @dataclass(frozen=True)
+class Router:
+    """Which experts a token takes, and how much each counts: `projection` makes a logit an expert, in fp32.
+
+    Scores are the softmax or the sigmoid of the logits, or the softmax over the chosen alone. `correction` names a bias
+    that chooses and never weighs. With `groups` above 1 only experts of the `top_groups` best groups may be chosen, by
+    the sum of each group's `group_best` best (biased) scores. Weights are divided by their sum + eps if `renormalise`,
+    then times `scale`.
+    """
+
+    projection: Projection
+    correction: str | None
+    top_k: int
+    scoring: Scoring
+    renormalise: bool
+    eps: float
+    scale: float
+    groups: int
+    top_groups: int
+    group_best: int
+
+
+@dataclass(frozen=True)
+class Experts:
+    """`count` gated feed-forwards of one width.
+
+    A name with {} is that of one expert's tensor, [out, in], gate and up apart. A name without is that of one tensor
+    for all: [count, in, out], gate and up columns alternating, biases [count, out].
+    """
+
+    count: int
+    hidden_size: int
+    intermediate_size: int
+    activation: Activation
+    gate_up: tuple[str, ...]
+    down: str
+    gate_up_bias: str | None = None
+    down_bias: str | None = None
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether one tensor holds all experts."""
+        return "{}" not in self.down
+
+
+@dataclass(frozen=True)
+class Moe:
+    """The weighted sum of each token's experts, plus the shared expert where there is one.
+
+    `shared_gate` makes a number a token whose sigmoid scales what the shared expert gives.
+    """
+
+    router: Router
+    experts: Experts
+    shared: GatedMlp | None = None
+    shared_gate: Projection | None = None
+
+
+@dataclass(frozen=True)
 class DecoderLayer:
     """x += attention(input_norm(x)); x += mlp(post_attention_norm(x))."""
 
@@ -107,7 +168,7 @@ class DecoderLayer:
     input_norm: Norm
     attention: Attention
     post_attention_norm: Norm
-    mlp: GatedMlp
+    mlp: GatedMlp | Moe
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from .blocks import Graph
 from .config import read_config, read_json
 from .dense_decoder import token_ids
 from .fields import Fields
+from .fused_experts import with_hub_names
 from .gguf_file import read_gguf
 from .gguf_store import GgufStore, gguf_config
 from .graph import build_graph, parameter_shapes
@@ -164,6 +165,7 @@ def _checked(config: ModelConfig, store: TensorStore, source: str, tokenizer: To
     """A checkpoint whose every tensor is there with the right shape and dtype."""
     graph = build_graph(config)
     shapes = parameter_shapes(graph)
+    store = with_hub_names(store, graph)
     present = set(store.names())
     missing = [name for name in shapes if name not in present]
     if missing:

@@ -1,4 +1,4 @@
-"""What the dense decoder families share: reading their common keys, and laying out their blocks."""
+"""What the decoder families share: reading their common keys, and laying out their blocks."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from typing import Any
 
 from ..isa.dtype import BF16, DTYPES, DType, parse_dtype
 from ..isa.errors import ConfigError, UnsupportedError
-from .blocks import Activation, Attention, DecoderLayer, GatedMlp, Graph, Norm, Projection
+from .blocks import Activation, Attention, DecoderLayer, GatedMlp, Graph, Moe, Norm, Projection
 from .fields import Fields, is_number
 from .model_config import ModelConfig
-from .rope_config import read_rope
+from .moe import MoeConfig, build_moe
+from .rope_config import DEFAULT_THETA, read_rope
 
 ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",
@@ -40,11 +41,17 @@ def read_dense(
     out_bias: bool = False,
     mlp_bias: bool = False,
     qk_norm: bool = False,
+    full_qk_norm: bool = False,
+    sinks: bool = False,
+    moe: MoeConfig | None = None,
+    default_theta: float = DEFAULT_THETA,
+    partial_rotary: float | None = None,
 ) -> ModelConfig:
-    """The ModelConfig of a dense decoder; the keyword arguments say how its family departs from the common form.
+    """The ModelConfig of a decoder; the keyword arguments say how its family departs from the common form.
 
     `default_kv_heads` and `default_head_dim` are what transformers supplies for an absent key (None: as many kv heads
-    as heads, and hidden_size / heads).
+    as heads, and hidden_size / heads); so are `default_theta`, and `partial_rotary` of the families whose rope may turn
+    a part of each head (None: always whole heads).
     """
     heads = fields.integer("num_attention_heads")
     hidden = fields.integer("hidden_size")
@@ -64,12 +71,15 @@ def read_dense(
         max_position_embeddings=limit,
         norm_eps=fields.number("rms_norm_eps", maximum=1.0),
         activation=_activation(fields),
-        rope=read_rope(fields, head_dim, limit),
+        rope=read_rope(fields, head_dim, limit, default_theta, partial_rotary),
         windows=windows,
         qkv_bias=qkv_bias,
         out_bias=out_bias,
         mlp_bias=mlp_bias,
         qk_norm=qk_norm,
+        full_qk_norm=full_qk_norm,
+        sinks=sinks,
+        moe=moe,
         tied=fields.flag("tie_word_embeddings", False),
         dtype=_dtype(fields),
         bos_id=fields.integer_or_none("bos_token_id", minimum=0),
@@ -107,9 +117,15 @@ def windows_by_layer_kind(fields: Fields) -> tuple[int, ...]:
         fields.take("sliding_window", None, record=False)
         fields.take("max_window_layers", None, record=False)
         window, first = 0, layers
+    default = ["sliding_attention" if window and i >= first else "full_attention" for i in range(layers)]
+    return windows_of_kinds(fields, default, layers, window)
+
+
+def windows_of_kinds(fields: Fields, default: list[str], layers: int, window: int) -> tuple[int, ...]:
+    """layer_types, or the family's default for it, to one window a layer."""
     kinds = fields.take("layer_types", None)
     if kinds is None:
-        kinds = ["sliding_attention" if window and i >= first else "full_attention" for i in range(layers)]
+        kinds = default
     kinds = _layer_kinds(fields, kinds, layers)
     fields.resolved["layer_types"] = list(kinds)
     if "sliding_attention" in kinds and not window:
@@ -150,12 +166,20 @@ def _layer(config: ModelConfig, index: int) -> DecoderLayer:
         input_norm=_norm(f"{prefix}.input_layernorm", config.hidden_size, config),
         attention=_attention(config, f"{prefix}.self_attn", config.windows[index]),
         post_attention_norm=_norm(f"{prefix}.post_attention_layernorm", config.hidden_size, config),
-        mlp=_mlp(config, f"{prefix}.mlp"),
+        mlp=_feed_forward(config, index),
     )
+
+
+def _feed_forward(config: ModelConfig, index: int) -> GatedMlp | Moe:
+    prefix = f"model.layers.{index}."
+    if config.moe is None or not config.moe.sparse[index]:
+        return _mlp(config, f"{prefix}mlp")
+    return build_moe(config.moe, prefix, config.hidden_size, config.activation)
 
 
 def _attention(config: ModelConfig, prefix: str, window: int) -> Attention:
     q_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    q_norm, k_norm = (q_size, kv_size) if config.full_qk_norm else (config.head_dim, config.head_dim)
     qkv = ("q_proj", "k_proj", "v_proj")
     return Attention(
         qkv=_projection(prefix, qkv, (q_size, kv_size, kv_size), config.hidden_size, config.qkv_bias),
@@ -166,8 +190,9 @@ def _attention(config: ModelConfig, prefix: str, window: int) -> Attention:
         scale=config.head_dim**-0.5,
         rope=config.rope,
         window=window,
-        q_norm=_norm(f"{prefix}.q_norm", config.head_dim, config) if config.qk_norm else None,
-        k_norm=_norm(f"{prefix}.k_norm", config.head_dim, config) if config.qk_norm else None,
+        q_norm=_norm(f"{prefix}.q_norm", q_norm, config) if config.qk_norm else None,
+        k_norm=_norm(f"{prefix}.k_norm", k_norm, config) if config.qk_norm else None,
+        sinks=f"{prefix}.sinks" if config.sinks else None,
     )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from .blocks import Attention, DecoderLayer, GatedMlp, Norm
-from .graph import build_graph, kv_elements_per_token, total_parameters
+from .blocks import Attention, DecoderLayer, GatedMlp, Moe, Norm
+from .graph import active_parameters, build_graph, kv_elements_per_token, total_parameters
 from .model_config import ModelConfig
 
 _KV_BYTES = 2  # an element of a 16-bit cache
@@ -14,12 +14,17 @@ _KV_BYTES = 2  # an element of a 16-bit cache
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """One row of `siltwin models`; `blocks` says in words what the layers are made of, with how many of each."""
+    """One row of `siltwin models`; `blocks` says in words what the layers are made of, with how many of each.
+
+    Active parameters are those that one token meets, with and without the input embedding.
+    """
 
     name: str
     family: str
     architecture: str
     total_params: int
+    active_params: int
+    active_params_excl_embedding: int
     kv_bytes_per_token: int
     num_layers: int
     hidden_size: int
@@ -37,11 +42,14 @@ class ModelFacts:
 def describe(config: ModelConfig) -> ModelFacts:
     """The facts of a supported model, counted from its graph; the KV cache is counted at 16 bits an element."""
     graph = build_graph(config)
+    active = active_parameters(graph)
     return ModelFacts(
         name=config.name,
         family=config.family,
         architecture=config.architecture,
         total_params=total_parameters(graph),
+        active_params=active,
+        active_params_excl_embedding=active - config.vocab_size * config.hidden_size,
         kv_bytes_per_token=kv_elements_per_token(graph) * _KV_BYTES,
         num_layers=config.num_layers,
         hidden_size=config.hidden_size,
@@ -80,10 +88,25 @@ def _attention_words(attention: Attention) -> str:
     parts = [f"attention {attention.num_heads}/{attention.num_kv_heads} heads of {attention.head_dim}"]
     parts += [f"window {attention.window}"] if attention.window else []
     parts += [f"{attention.rope.scaling.rule} rope"] if attention.rope else []
-    parts += ["head norms"] if attention.q_norm else []
+    if attention.q_norm is not None:
+        parts += ["head norms" if attention.q_norm.size == attention.head_dim else "norms over all heads"]
+    parts += ["sinks"] if attention.sinks else []
     parts += ["bias"] if attention.qkv.biases else []
     return ", ".join(parts)
 
 
-def _mlp_words(mlp: GatedMlp) -> str:
+def _mlp_words(mlp: GatedMlp | Moe) -> str:
+    if isinstance(mlp, Moe):
+        return _moe_words(mlp)
     return f"gated {mlp.activation} mlp of {mlp.intermediate_size}" + (", bias" if mlp.down.biases else "")
+
+
+def _moe_words(moe: Moe) -> str:
+    experts, router = moe.experts, moe.router
+    parts = [f"{router.top_k} of {experts.count} {experts.activation} experts of {experts.intermediate_size}"]
+    parts += [f"{router.scoring.replace('_', ' ')} router"]
+    parts += [f"{router.top_groups} of {router.groups} groups"] if router.groups > 1 else []
+    if moe.shared is not None:
+        gated = "gated " if moe.shared_gate is not None else ""
+        parts += [f"{gated}shared expert of {moe.shared.intermediate_size}"]
+    return ", ".join(parts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from .blocks import Attention, DecoderLayer, GatedMlp, Graph, Norm, Projection
+from .blocks import Attention, DecoderLayer, Experts, GatedMlp, Graph, Moe, Norm, Projection
 from .config import family_of
 from .model_config import ModelConfig
 
@@ -30,8 +30,22 @@ def parameter_shapes(graph: Graph) -> Shapes:
 
 
 def total_parameters(graph: Graph) -> int:
-    """How many numbers the checkpoint holds, a tied matrix counted once."""
-    return sum(math.prod(shape) for shape in parameter_shapes(graph).values())
+    """How many parameters the model has, a tied matrix counted once; a router's correction is a buffer and not one."""
+    everything = sum(math.prod(shape) for shape in parameter_shapes(graph).values())
+    return everything - sum(moe.experts.count for moe in _moes(graph) if moe.router.correction is not None)
+
+
+def active_parameters(graph: Graph) -> int:
+    """How many of them a token meets: all but the experts, and its share of those; the input embedding is included."""
+    idle = 0
+    for moe in _moes(graph):
+        routed = sum(math.prod(shape) for shape in _expert_shapes(moe.experts).values())
+        idle += routed - routed * moe.router.top_k // moe.experts.count
+    return total_parameters(graph) - idle
+
+
+def _moes(graph: Graph) -> list[Moe]:
+    return [layer.mlp for layer in graph.layers if isinstance(layer.mlp, Moe)]
 
 
 def kv_elements_per_token(graph: Graph) -> int:
@@ -44,7 +58,7 @@ def _layer_shapes(layer: DecoderLayer) -> Shapes:
         _norm_shapes(layer.input_norm)
         | _attention_shapes(layer.attention)
         | _norm_shapes(layer.post_attention_norm)
-        | _mlp_shapes(layer.mlp)
+        | (_moe_shapes(layer.mlp) if isinstance(layer.mlp, Moe) else _mlp_shapes(layer.mlp))
     )
 
 
@@ -53,6 +67,29 @@ def _attention_shapes(attention: Attention) -> Shapes:
     for norm in (attention.q_norm, attention.k_norm):
         if norm is not None:
             shapes |= _norm_shapes(norm)
+    return shapes if attention.sinks is None else shapes | {attention.sinks: (attention.num_heads,)}
+
+
+def _moe_shapes(moe: Moe) -> Shapes:
+    shapes = _projection_shapes(moe.router.projection)
+    if moe.router.correction is not None:
+        shapes[moe.router.correction] = (moe.experts.count,)
+    shapes |= _expert_shapes(moe.experts)
+    if moe.shared is not None:
+        shapes |= _mlp_shapes(moe.shared)
+    return shapes | (_projection_shapes(moe.shared_gate) if moe.shared_gate is not None else {})
+
+
+def _expert_shapes(experts: Experts) -> Shapes:
+    count, width, hidden = experts.count, experts.intermediate_size, experts.hidden_size
+    if not experts.is_fused:
+        each = {name: (width, hidden) for name in experts.gate_up} | {experts.down: (hidden, width)}
+        return {name.format(e): shape for e in range(count) for name, shape in each.items()}
+    shapes: Shapes = {experts.gate_up[0]: (count, hidden, 2 * width), experts.down: (count, width, hidden)}
+    if experts.gate_up_bias is not None:
+        shapes[experts.gate_up_bias] = (count, 2 * width)
+    if experts.down_bias is not None:
+        shapes[experts.down_bias] = (count, hidden)
     return shapes
 
 

@@ -9,15 +9,17 @@ from typing import Any
 
 from ..isa.dtype import DType
 from .blocks import Activation, Rope
+from .moe import MoeConfig
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """One dense decoder. Sizes are in elements; `windows` has one entry a layer (0: full attention).
+    """One decoder; `moe` None means that every feed-forward is dense.
 
-    `resolved` holds every key that was read, in transformers 5 spelling, at the value that counts (family defaults
-    filled in); `raw` is the file as it was, for display. `assumed` names values the file left out and the family's
-    published defaults supplied.
+    Sizes are in elements; `windows` has one entry a layer (0: full attention). `qk_norm` norms each head of q and k, or
+    all heads together if `full_qk_norm`. `resolved` holds every key that was read, in transformers 5 spelling, at the
+    value that counts (family defaults filled in); `raw` is the file as it was, for display. `assumed` names values the
+    file left out and the family's published defaults supplied.
     """
 
     name: str
@@ -43,6 +45,9 @@ class ModelConfig:
     dtype: DType
     bos_id: int | None
     eos_ids: tuple[int, ...]
+    full_qk_norm: bool = False
+    sinks: bool = False
+    moe: MoeConfig | None = None
     assumed: tuple[str, ...] = field(default=(), compare=False)
     source: str = field(default="", compare=False)
     resolved: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)

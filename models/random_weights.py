@@ -35,7 +35,7 @@ class RandomStore:
         return self.shapes.keys()
 
     def shape(self, name: str) -> Shape:
-        """[rows, columns] or [elements]."""
+        """[rows, columns], [elements], or [experts, rows, columns]."""
         return self.shapes[name]
 
     def dtype(self, name: str) -> DType:
@@ -54,6 +54,13 @@ class RandomStore:
             mean = 1.0 if name.endswith("norm.weight") else 0.0
             std = _NORM_STD if mean else _BIAS_STD
             return _draw(key, (0, 1), (start, stop), std).reshape(-1) + np.float32(mean)
+        if len(shape) == 3:
+            if axis:
+                return np.concatenate([self.read(name, 0, e, e + 1) for e in range(shape[0])]).take(
+                    range(start, stop), axis
+                )
+            flat = _draw(key, (start * shape[1], stop * shape[1]), (0, shape[2]), 1 / math.sqrt(shape[1]))
+            return flat.reshape(stop - start, *shape[1:])
         rows, columns = ((start, stop), (0, shape[1])) if axis == 0 else ((0, shape[0]), (start, stop))
         return _draw(key, rows, columns, 1 / math.sqrt(shape[1]))
 

@@ -18,24 +18,35 @@ LARGEST_HEAD_DIM = 1 << 16  # no published head comes near; a larger one is a da
 _HARMLESS = frozenset({"type", "rope_type", "finetuned"})
 
 
-def read_rope(fields: Fields, rotary_dim: int, max_position_embeddings: int) -> Rope:
-    """The Rope of a model that turns whole heads of `rotary_dim` elements.
+def read_rope(
+    fields: Fields,
+    head_dim: int,
+    max_position_embeddings: int,
+    default_theta: float = DEFAULT_THETA,
+    partial: float | None = None,
+) -> Rope:
+    """The Rope of a model with heads of `head_dim` elements.
 
     Precedence is that of transformers: `rope_scaling` or `rope_parameters`, in it `rope_theta`, then the top-level
-    `rope_theta`, then 10,000. Raises ConfigError for bad numbers, UnsupportedError for rules and keys not known.
+    `rope_theta`, then `default_theta`; so it is with `partial_rotary_factor`, the part of each head that is turned, for
+    families that give a default for it (None: whole heads only). Raises ConfigError for bad numbers, UnsupportedError
+    for rules and keys not known.
     """
     table = _table(fields)
-    theta = _theta(fields, table)
+    theta = _theta(fields, table, default_theta)
+    factor = _partial(fields, table, partial)
+    rotary_dim = int(head_dim * factor)
     if rotary_dim % 2:
-        raise ConfigError(f"{fields.where}: head_dim {rotary_dim} is odd; rope turns pairs, so it must be even")
+        what = "head_dim" if rotary_dim == head_dim else f"the part of head_dim {head_dim} that rope turns,"
+        raise ConfigError(f"{fields.where}: {what} {rotary_dim} is odd; rope turns pairs, so it must be even")
     if rotary_dim > LARGEST_HEAD_DIM:
         raise ConfigError(f"{fields.where}: heads of {rotary_dim} elements (head_dim) are beyond {LARGEST_HEAD_DIM}")
     rule = _rule(fields, table)
-    for key, holder in (("partial_rotary_factor", fields), ("partial_rotary_factor", table)):
-        holder.neutral(key, 1.0, None)
     scaling = _READERS[rule](fields, table, rotary_dim, max_position_embeddings)
     table.refuse_the_rest(_HARMLESS, f"the {rule} rope rule")
     fields.resolved["rope_parameters"] = {"rope_type": rule, "rope_theta": theta, **table.resolved}
+    if partial is not None:
+        fields.resolved["rope_parameters"]["partial_rotary_factor"] = factor
     rope = Rope(theta=theta, rotary_dim=rotary_dim, interleaved=False, scaling=scaling)
     _check_frequencies(rope, max_position_embeddings, table)
     return rope
@@ -77,13 +88,27 @@ def _table(fields: Fields) -> Fields:
     return Fields(table, f"{fields.where}: {key}")
 
 
-def _theta(fields: Fields, table: Fields) -> float:
+def _partial(fields: Fields, table: Fields, default: float | None) -> float:
+    """The part of every head that is turned."""
+    if default is None:
+        for holder in (fields, table):
+            holder.neutral("partial_rotary_factor", 1.0, None)
+        return 1.0
+    given = [h for h in (table, fields) if h.take("partial_rotary_factor", None, record=False) is not None]
+    factors = [holder.number("partial_rotary_factor", maximum=1.0) for holder in given]
+    fields.resolved.pop("partial_rotary_factor", None)
+    if len(set(factors)) > 1:
+        raise ConfigError(f"{fields.where}: partial_rotary_factor is {factors[1]} and {factors[0]}; keep one of them")
+    return factors[0] if factors else default
+
+
+def _theta(fields: Fields, table: Fields, default: float) -> float:
     outer = fields.take("rope_theta", None, record=False)
     holder = table if table.raw.get("rope_theta") is not None else fields
     if holder is fields and outer is None:
-        fields.assumed.append(f"rope_theta={DEFAULT_THETA} (not in {fields.where}; the default of transformers)")
+        fields.assumed.append(f"rope_theta={default} (not in {fields.where}; the default of transformers)")
         table.take("rope_theta", None, record=False)
-        return DEFAULT_THETA
+        return default
     theta = holder.number("rope_theta", minimum=1.0)
     fields.resolved.pop("rope_theta", None)
     table.take("rope_theta", None, record=False)

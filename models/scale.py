@@ -9,6 +9,7 @@ from typing import Any
 
 from .config import read_config
 from .model_config import ModelConfig
+from .moe import MoeConfig
 
 LONGEST_TEST = 128  # tokens a scaled model must be able to hold
 LONGEST_PROMPT = 64  # windows and original lengths stay below this, so that a test prompt crosses them
@@ -22,15 +23,16 @@ def scaled(config: ModelConfig, seed: int = 0) -> ModelConfig:
 
     Kept: family, dtype, activation, biases, norms, tying, the ratio of heads to kv heads, whether hidden_size is
     heads * head_dim, the rope rule and its factors, and every kind of layer in its order (two whole periods where the
-    pattern repeats). Shrunk: widths, vocabulary, windows (odd, and shorter than 16 tokens) and the length before rope
-    scaling (at most 64), so that a test prompt of 70 tokens crosses them. The result is a config that transformers
-    accepts (`to_hf`).
+    pattern repeats), the routing rules. Shrunk: widths, vocabulary, experts, windows (odd, and shorter than 16 tokens)
+    and the length before rope scaling (at most 64), so that a test prompt of 70 tokens crosses them. The result is a
+    config that transformers accepts (`to_hf`).
     """
     draw = random.Random(f"scaled {config.family} {seed}")
     raw = config.to_hf()
-    windows = _shrink_windows(scaled_pattern(config.windows), draw)
+    kinds = scaled_pattern(_layer_kinds(config))
+    windows = _shrink_windows(tuple(kind & 1 for kind in kinds), draw)
     heads, kv_heads = _heads(config, draw)
-    head_dim = draw.choice(_SMALL_HEAD_DIMS if heads > _MANY_HEADS else _HEAD_DIMS)
+    head_dim = draw.choice(_head_dims(config, heads))
     width = heads * head_dim
     if config.hidden_size != config.num_heads * config.head_dim:
         width += heads * 2 * draw.choice((1, 3))
@@ -45,6 +47,8 @@ def scaled(config: ModelConfig, seed: int = 0) -> ModelConfig:
     }
     raw |= _windows_to_hf(raw, windows)
     raw |= _rope_to_hf(config, head_dim)
+    if config.moe is not None:
+        raw |= _experts_to_hf(raw, config.moe, tuple(bool(kind & 2) for kind in kinds), draw)
     for key in ("bos_token_id", "eos_token_id"):
         raw[key] = _within(raw.get(key), raw["vocab_size"])
     return read_config(raw, name=f"{config.name}-scaled-{seed}", where=f"scaled({config.name}, seed={seed})")
@@ -61,6 +65,42 @@ def scaled_pattern(kinds: Sequence[int]) -> tuple[int, ...]:
             return tuple(kinds[: 2 * period])
     cut = tuple(kind for at, kind in enumerate(kinds) if at < 2 or len({kind, *kinds[at - 2 : at]}) > 1)
     return cut if len(cut) == len(kinds) else scaled_pattern(cut)  # shorter runs may show a period
+
+
+def _layer_kinds(config: ModelConfig) -> tuple[int, ...]:
+    """A number a layer: 1 for a window, 2 for experts."""
+    sparse = config.moe.sparse if config.moe is not None else (False,) * config.num_layers
+    return tuple(bool(window) + 2 * experts for window, experts in zip(config.windows, sparse, strict=True))
+
+
+def _head_dims(config: ModelConfig, heads: int) -> list[int]:
+    """Head dims of which rope can turn the same part as in the original."""
+    factor = config.rope.rotary_dim / config.head_dim
+    choices = _SMALL_HEAD_DIMS if heads > _MANY_HEADS else _HEAD_DIMS
+    fitting = [dim for dim in choices if int(dim * factor) % 2 == 0 and int(dim * factor) > 0]
+    return fitting or [config.head_dim]
+
+
+def _experts_to_hf(
+    raw: dict[str, Any], moe: MoeConfig, sparse: tuple[bool, ...], draw: random.Random
+) -> dict[str, Any]:
+    """Few small experts, chosen by the same rules; groups keep their number where that is at most four."""
+    groups = min(moe.groups, 4)
+    experts = groups * max(moe.group_best + 1, draw.choice((6, 9, 10, 12)) // groups)
+    top_groups = min(moe.top_groups, max(1, groups - 1)) if moe.groups > moe.top_groups else groups
+    top_k = min(moe.top_k, max(1, experts // 3), top_groups * experts // groups)
+    small = {
+        "num_experts_per_tok": top_k,
+        "moe_intermediate_size": 12 * draw.choice(_ODD_WIDTHS),
+        "shared_expert_intermediate_size": 12 * draw.choice(_ODD_WIDTHS),
+        "n_group": groups,
+        "topk_group": top_groups,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [index for index, experts_here in enumerate(sparse) if not experts_here],
+        "first_k_dense_replace": sparse.index(True) if True in sparse else len(sparse),
+    }
+    small |= dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), experts)
+    return {key: value for key, value in small.items() if key in raw}
 
 
 def _heads(config: ModelConfig, draw: random.Random) -> tuple[int, int]:
@@ -91,6 +131,7 @@ def _windows_to_hf(raw: dict[str, Any], windows: tuple[int, ...]) -> dict[str, A
 def _rope_to_hf(config: ModelConfig, head_dim: int) -> dict[str, Any]:
     """The rope table with a short original length and factor lists of the new head, and the length it then allows."""
     table = dict(config.to_hf()["rope_parameters"])
+    rotary_dim = int(head_dim * config.rope.rotary_dim / config.head_dim)
     scaling = config.rope.scaling
     if not scaling.original_max_position_embeddings:
         return {"rope_parameters": table, "max_position_embeddings": LONGEST_TEST}
@@ -98,7 +139,7 @@ def _rope_to_hf(config: ModelConfig, head_dim: int) -> dict[str, Any]:
     table["original_max_position_embeddings"] = original
     for key in ("short_factor", "long_factor"):
         if key in table:
-            table[key] = _resampled(table[key], head_dim // 2)
+            table[key] = _resampled(table[key], rotary_dim // 2)
     return {
         "rope_parameters": table,
         "max_position_embeddings": max(LONGEST_TEST, round(original * scaling.factor)),

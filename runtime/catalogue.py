@@ -63,11 +63,16 @@ class CardDetail(Document):
 
 
 class FactsPart(Part):
-    """A supported model, counted from its graph; KV bytes a token at 16 bits."""
+    """A supported model, counted from its graph; KV bytes a token at 16 bits.
+
+    Active parameters are those that one token meets, with and without the input embedding.
+    """
 
     family: str
     architecture: str
     total_params: int
+    active_params: int
+    active_params_excl_embedding: int
     kv_bytes_per_token: int
     num_layers: int
     hidden_size: int

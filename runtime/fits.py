@@ -146,7 +146,7 @@ def smallest_hbm(plan: JobPlan) -> int:
 
 def smallest_tp(plan: JobPlan) -> int | None:
     """The smallest legal tensor-parallel degree with which the job fits on such cards; None when none does."""
-    for degree in legal_tp(plan.graph):
+    for degree in legal_tp(plan.graph, plan.layout.ep):
         candidate = replace(plan, layout=replace(plan.layout, tp=degree))
         try:
             if fits(candidate):

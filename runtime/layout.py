@@ -6,11 +6,21 @@ from dataclasses import dataclass, fields
 
 from ..isa.errors import ConfigError, NotYetError
 from ..isa.instruction import split_even
-from ..models.blocks import DecoderLayer, Graph
+from ..models.blocks import DecoderLayer, Graph, Moe
 from ..models.fields import cut
 
 MOST_CARDS = 1 << 16
 _MOST_DIGITS = 9
+
+
+@dataclass(frozen=True)
+class ExpertShare:
+    """A rank's part of an expert layer: `count` experts from `first` on, for tokens t with t % parts == part."""
+
+    first: int
+    count: int
+    part: int
+    parts: int
 
 
 @dataclass(frozen=True)
@@ -35,6 +45,18 @@ class Layout:
     def cards(self) -> int:
         """Cards that the layout fills."""
         return self.pp * self.dp * self.cp * self.tp
+
+    def experts_of(self, tp_index: int, experts: int) -> ExpertShare:
+        """Which experts, for which tokens, the rank of a tensor-parallel index computes."""
+        if self.ep == 1:
+            return ExpertShare(0, experts, 0, 1)
+        first, count = split_even(experts, self.ep)[tp_index % self.ep]
+        return ExpertShare(first, count, tp_index // self.ep, self.expert_parts)
+
+    @property
+    def expert_parts(self) -> int:
+        """Copies of each expert within a tensor-parallel group; token t is the business of copy t % copies."""
+        return 1 if self.ep == 1 else self.tp // self.ep
 
     def rank(self, stage: int, tp_index: int) -> int:
         """The rank of tensor-parallel index `tp_index` in pipeline stage `stage`."""
@@ -83,40 +105,67 @@ def parse_layout(text: str | None) -> Layout:
                 f"layout {cut(text or '')!r}: {axis}={cut(value)!r} must be a whole number from 1 to {MOST_CARDS}"
             )
         degrees[axis] = int(value)
-    for axis in ("dp", "cp", "ep"):
+    for axis in ("dp", "cp"):
         if degrees.get(axis, 1) > 1:
-            raise NotYetError(f"layout {text!r}: {axis}={degrees[axis]} comes with a later version; use tp and pp")
+            raise NotYetError(f"layout {text!r}: {axis}={degrees[axis]} comes with a later version; use tp, pp and ep")
     return Layout(**degrees)
 
 
-def legal_tp(graph: Graph) -> list[int]:
-    """Tensor-parallel degrees that divide every layer's heads and feed-forward width.
+def legal_tp(graph: Graph, ep: int = 1) -> list[int]:
+    """Tensor-parallel degrees that divide every layer's heads and feed-forward widths, and are multiples of `ep`.
 
-    The kv heads are dealt out evenly, or each is replicated on as many ranks as it takes; every rank holds at least one
-    row of the vocabulary.
+    Experts are cut along their width only where ep is 1. The kv heads are dealt out evenly, or each is replicated on as
+    many ranks as it takes; every rank holds at least one row of the vocabulary.
     """
-    sizes = {_sizes(layer) for layer in graph.layers}
+    sizes = {_sizes(layer, ep) for layer in graph.layers}
     most = min(graph.vocab_size, MOST_CARDS, *(heads for heads, _, _ in sizes)) if sizes else 1
-    return [degree for degree in range(1, most + 1) if all(_fits(*size, degree) for size in sizes)]
+    degrees = range(ep, most + 1, ep)
+    return [degree for degree in degrees if all(_fits(*size, degree) for size in sizes)]
 
 
-def _sizes(layer: DecoderLayer) -> tuple[int, int, int]:
-    return layer.attention.num_heads, layer.attention.num_kv_heads, layer.mlp.intermediate_size
+def _sizes(layer: DecoderLayer, ep: int) -> tuple[int, int, tuple[int, ...]]:
+    return layer.attention.num_heads, layer.attention.num_kv_heads, _widths(layer, ep)
 
 
-def _fits(heads: int, kv_heads: int, width: int, degree: int) -> bool:
-    return heads % degree == 0 and (kv_heads % degree == 0 or degree % kv_heads == 0) and width % degree == 0
+def _widths(layer: DecoderLayer, ep: int) -> tuple[int, ...]:
+    """The feed-forward widths that tensor parallelism cuts."""
+    if not isinstance(layer.mlp, Moe):
+        return (layer.mlp.intermediate_size,)
+    experts = (layer.mlp.experts.intermediate_size,) if ep == 1 else ()
+    return experts if layer.mlp.shared is None else (*experts, layer.mlp.shared.intermediate_size)
+
+
+def _fits(heads: int, kv_heads: int, widths: tuple[int, ...], degree: int) -> bool:
+    kv_fits = kv_heads % degree == 0 or degree % kv_heads == 0
+    return heads % degree == 0 and kv_fits and all(width % degree == 0 for width in widths)
+
+
+def _check_ep(layout: Layout, graph: Graph) -> None:
+    """Refuse an expert-parallel degree that has no experts, or more ranks than experts or cards to place them on."""
+    counts = {layer.mlp.experts.count for layer in graph.layers if isinstance(layer.mlp, Moe)}
+    if layout.ep == 1:
+        return
+    if not counts:
+        raise ConfigError(f"ep={layout.ep} does not fit {graph.name}: it has no experts; leave ep at 1")
+    legal = [degree for degree in range(1, min(counts) + 1) if layout.tp % degree == 0]
+    if layout.ep not in legal:
+        raise ConfigError(
+            f"ep={layout.ep} does not fit {graph.name} at tp={layout.tp}: a stage's experts stand on its tp cards, "
+            f"so ep must divide tp and be at most {min(counts)} experts; choose ep from {', '.join(map(str, legal))}"
+        )
 
 
 def check_layout(layout: Layout, graph: Graph, cluster_cards: int | None) -> None:
     """Refuse a mesh that this model or cluster cannot take, naming the legal degrees."""
-    legal = legal_tp(graph)
+    _check_ep(layout, graph)
+    legal = legal_tp(graph, layout.ep)
     if layout.tp not in legal:
         attention = graph.layers[0].attention
+        widths = sorted({width for layer in graph.layers for width in _widths(layer, layout.ep)})
         raise ConfigError(
             f"tp={layout.tp} does not fit {graph.name}: it must divide {attention.num_heads} attention heads, share or "
             f"replicate {attention.num_kv_heads} kv heads evenly, divide the feed-forward width "
-            f"{graph.layers[0].mlp.intermediate_size} and be at most the vocabulary of {graph.vocab_size}; "
+            f"{' and '.join(map(str, widths))} and be at most the vocabulary of {graph.vocab_size}; "
             f"choose tp from {', '.join(map(str, legal))}"
         )
     if layout.pp > len(graph.layers):

@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
 from ..emulator.choosing import Choose, default_choice
 from ..emulator.payload import CardImage, Payload
-from ..isa.dtype import decode, encode
+from ..isa.dtype import DType, decode, encode
 from ..isa.instruction import Array
 from ..isa.program import Binding, Buffer, Space
 from ..models.checkpoint import Checkpoint
 from ..models.rope import rope_table
 from .host import refuse_beyond_host
 from .kv_cache import PagePool
-from .lowering.weights import WeightBuffer
+from .lowering.weights import Piece, WeightBuffer
 from .plan import JobPlan
+from .routing import Counts, routed_extents
 from .scheduler import Entry, Request, Step
 
 IMAGES_KEPT = 6
@@ -34,11 +36,13 @@ def sample_key(seed: int, request: int, position: int) -> int:
     return mixed - (1 << 64) if mixed >> 63 else mixed
 
 
-def step_binding(plan: JobPlan, step: Step) -> Binding:
-    """The extents of a step."""
+def step_binding(plan: JobPlan, step: Step, routed: Mapping[str, Counts] = MappingProxyType({})) -> Binding:
+    """The extents of a step; `routed` are those of its expert layers, once they are known."""
     largest = plan.largest.extents
     return Binding(
         {
+            **routed_extents(plan.graph, step.tokens),
+            **routed,
             "tokens": (step.tokens,),
             "sequences": (len(step.entries),),
             "rows": (plan.rows_of(step),),
@@ -54,10 +58,14 @@ def step_binding(plan: JobPlan, step: Step) -> Binding:
 
 @dataclass(frozen=True)
 class StepNumbers:
-    """What a step computed: a token for each emitting entry, and the logits of its rows, float32 [rows, vocab]."""
+    """What a step computed: a token for each emitting entry, and the logits of its rows, float32 [rows, vocab].
+
+    `routed` are the extents that its expert layers wrote.
+    """
 
     picked: list[int]
     logits: Array
+    routed: Mapping[str, Counts]
 
 
 class Numbers:
@@ -94,13 +102,19 @@ class Numbers:
 
     def _weight(self, weight: WeightBuffer) -> Array:
         dtype = weight.type.dtype
-        parts = [
-            self.checkpoint.load(piece.tensor, dtype)
-            if piece.axis is None
-            else self.checkpoint.load(piece.tensor, dtype, piece.start, piece.stop, piece.axis)
-            for piece in weight.pieces
-        ]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        shape = tuple(dim for dim in weight.type.shape if isinstance(dim, int))
+        parts = [self._piece(piece, dtype) for piece in weight.pieces]
+        return (parts[0] if len(parts) == 1 else np.concatenate(parts)).reshape(shape)
+
+    def _piece(self, piece: Piece, dtype: DType) -> Array:
+        if piece.axis is None:
+            return self.checkpoint.load(piece.tensor, dtype)
+        if piece.expert is None:
+            return self.checkpoint.load(piece.tensor, dtype, piece.start, piece.stop, piece.axis)
+        whole = self.checkpoint.load(piece.tensor, dtype, piece.expert, piece.expert + 1)[0]
+        whole = whole.T if piece.transposed else whole
+        index = (slice(None),) * (piece.axis if whole.ndim > 1 else 0)
+        return np.ascontiguousarray(whole[(*index, slice(piece.start, piece.stop, piece.step))])
 
     def _rope_tables(self, declared: Buffer) -> dict[str, Array]:
         """Cosines and sines; only positions that the job reaches are computed, the rest of the table stays unset."""
@@ -157,13 +171,17 @@ class Numbers:
         images = self._images_for(rows > 0, binding)
         host = {name: array for image in images for name, array in image.arrays.items() if name.startswith("host.")}
         self._fill(host, step, requests, pool)
-        self.payload.run(images, self._tap(images, observe) if observe else None)
+        written = self.payload.run(images, self._tap(images, observe) if observe else None)
+        routed: dict[str, Counts] = {}
+        for extents in written.values():
+            for name, counts in extents.items():
+                assert routed.setdefault(name, counts) == counts, f"ranks route {name} differently"
         if not rows:
-            return StepNumbers([], np.zeros((0, self.plan.graph.vocab_size), np.float32))
+            return StepNumbers([], np.zeros((0, self.plan.graph.vocab_size), np.float32), routed)
         last = images[self.plan.layout.rank(self.plan.layout.pp - 1, 0)]
         picked = last.arrays["host.picked"]
         logits = decode(last.arrays["logits"], last.program.buffer["logits"].type.dtype)
-        return StepNumbers([int(picked[row]) for row in self._emitting_rows(step)], logits)
+        return StepNumbers([int(picked[row]) for row in self._emitting_rows(step)], logits, routed)
 
     def _tap(self, images: list[CardImage], observe: Observe) -> Callable[[int, int], None]:
         """Called as each call ends; passes on the residual stream after the embedding and every layer."""

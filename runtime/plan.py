@@ -12,13 +12,14 @@ from ..isa.dtype import DType
 from ..isa.instruction import split_even
 from ..isa.program import Binding
 from ..isa.work import Unit
-from ..models.blocks import Graph
+from ..models.blocks import DecoderLayer, Graph, Moe
 from .kv_cache import PAGE_TOKENS, PagePool
 from .layout import Layout
 from .lowering.arena import plan_arena
 from .lowering.lower import BuiltProgram, LoweredProgram, build, place
 from .lowering.stage import LoweringOptions, Sampling
 from .memory import Footprint, JobMemory, footprint
+from .routing import routed_extents
 from .scheduler import Request, Scheduler, Step
 
 GRANULE_BYTES = 512  # what device allocators round to
@@ -68,15 +69,15 @@ class JobPlan:
         requests = self.requests()
         pool = PagePool(self.page_tokens)
         pages = [pool.pages_for(request.most_kv_tokens) for request in requests]
-        extents = {
-            "tokens": tokens,
-            "sequences": len(requests),
-            "rows": rows,
-            "pages": sum(pages),
-            "table_pages": max(pages),
-            "positions": self.graph.max_position_embeddings,
+        extents = routed_extents(self.graph, tokens) | {
+            "tokens": (tokens,),
+            "sequences": (len(requests),),
+            "rows": (rows,),
+            "pages": (sum(pages),),
+            "table_pages": (max(pages),),
+            "positions": (self.graph.max_position_embeddings,),
         }
-        return Binding({name: (value,) for name, value in extents.items()}, {"tp": 0, "pp": 0})
+        return Binding(extents, {"tp": 0, "pp": 0})
 
     def _steps_until_decode(self) -> list[Step]:
         """Steps up to the first that only decodes: later ones are never larger."""
@@ -127,18 +128,26 @@ class JobPlan:
     def alike(self) -> tuple[int, ...]:
         """For each rank the lowest rank that holds buffers of the very same sizes.
 
-        Tensor-parallel peers of a stage do, save for a larger share of an uneven vocabulary and for biases that
-        only the first of them adds.
+        Tensor-parallel peers of a stage do, save for a larger share of an uneven vocabulary or of the experts, and for
+        biases that only the first of them adds.
         """
         shares = [size for _, size in split_even(self.graph.vocab_size, self.layout.tp)]
-        biased = any(layer.attention.out.biases or layer.mlp.down.biases for layer in self.graph.layers)
-        first: dict[tuple[int, int, bool], int] = {}
+        biased = any(self._first_adds(layer) for layer in self.graph.layers)
+        counts = sorted({layer.mlp.experts.count for layer in self.graph.layers if isinstance(layer.mlp, Moe)})
+        first: dict[tuple[int, int, bool, tuple[int, ...]], int] = {}
         found = []
         for rank in range(self.layout.cards):
             index = self.layout.tp_index_of(rank)
-            key = (self.layout.stage_of(rank), shares[index], biased and index == 0)
+            experts = tuple(self.layout.experts_of(index, count).count for count in counts)
+            key = (self.layout.stage_of(rank), shares[index], biased and index == 0, experts)
             found.append(first.setdefault(key, rank))
         return tuple(found)
+
+    def _first_adds(self, layer: DecoderLayer) -> bool:
+        """Whether only the first tensor-parallel rank holds some bias of the layer, because partial sums are added."""
+        if isinstance(layer.mlp, Moe):
+            return bool(layer.attention.out.biases or (layer.mlp.experts.down_bias and self.layout.ep == 1))
+        return bool(layer.attention.out.biases or layer.mlp.down.biases)
 
     def footprint(self, rank: int) -> Footprint:
         """What a rank must hold."""

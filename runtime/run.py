@@ -22,6 +22,7 @@ from .numbers import Numbers, StepNumbers, step_binding
 from .prepare import Prepared, prepare
 from .report import Report
 from .rests_on import refuse_weak
+from .routing import Counts, Routing, even, step_routing
 from .scheduler import Request, Scheduler, Step
 from .summary import evidence_of, summarise
 
@@ -30,7 +31,10 @@ Progress = Callable[[int, int | None, str], None]  # (steps done, steps in all i
 
 @dataclass(frozen=True)
 class StepRecord:
-    """One step as it ran; its spans are a part of the run's, and `has_head` tells which program every card ran."""
+    """One step as it ran; its spans are a part of the run's, and `has_head` tells which program every card ran.
+
+    `routed` says how many rows the experts of each layer got, by the extent's name.
+    """
 
     step: Step
     start_ps: int
@@ -38,6 +42,7 @@ class StepRecord:
     spans: tuple[Span, ...]
     exchanges: tuple[Exchanged, ...]
     has_head: bool
+    routed: Mapping[str, Counts]
 
 
 @dataclass
@@ -51,6 +56,7 @@ class RunState:
     cluster: Cluster
     memory: JobMemory
     requests: list[Request]
+    routing: Routing
     records: list[StepRecord] = field(default_factory=list)
     first_token_ps: dict[int, int] = field(default_factory=dict)
     last_token_ps: dict[int, int] = field(default_factory=dict)
@@ -88,15 +94,18 @@ class RunResult:
         return block.name, str(block.body[span.position].instruction)
 
 
-def run_job(job: Job, progress: Progress | None = None) -> RunResult:
-    """Run a job to its end, or to the allocation that did not fit, and report."""
+def run_job(job: Job, progress: Progress | None = None, routing: Routing | None = None) -> RunResult:
+    """Run a job to its end, or to the allocation that did not fit, and report.
+
+    `routing` deals tokens to experts where the payload does not (None: evenly).
+    """
     started = time.perf_counter()
     say = progress or (lambda done, total, text: None)
     say(0, None, "reading the model")
     prepared = prepare(job)
     if job.strict:
         refuse_weak(evidence_of(prepared))
-    state = start_run(prepared)
+    state = start_run(prepared, routing)
     try:
         _run(state, say)
     except OutOfMemory as error:
@@ -107,7 +116,7 @@ def run_job(job: Job, progress: Progress | None = None) -> RunResult:
     return _result(state, report)
 
 
-def start_run(prepared: Prepared) -> RunState:
+def start_run(prepared: Prepared, routing: Routing | None = None) -> RunState:
     """Dark cards in their cluster, empty memories and fresh requests: a run before its first step."""
     plan = prepared.plan
     cluster = Cluster(
@@ -117,7 +126,8 @@ def start_run(prepared: Prepared) -> RunState:
         choose=prepared.cluster.choose,
         placement=prepared.placement,
     )
-    return RunState(prepared, cluster, plan.memory(range(plan.layout.cards)), prepared.requests())
+    memory = plan.memory(range(plan.layout.cards))
+    return RunState(prepared, cluster, memory, prepared.requests(), routing or even(prepared.job.seed))
 
 
 def _run(state: RunState, say: Progress) -> None:
@@ -156,7 +166,7 @@ def _steps(state: RunState, numbers: Numbers | None, say: Progress) -> None:
         result = numbers.run(step, requests, state.memory.pool) if numbers else None
         if result is not None and not np.isfinite(result.logits).all():
             state.not_finite.append(step.index)
-        record = time_step(state, step)
+        record = time_step(state, step, result.routed if result else None)
         state.records.append(record)
         emitting = [entry.request for entry in step.entries if entry.emits]
         for index in emitting:
@@ -169,10 +179,15 @@ def _steps(state: RunState, numbers: Numbers | None, say: Progress) -> None:
     say(expected, expected, "done")
 
 
-def time_step(state: RunState, step: Step) -> StepRecord:
-    """Emulate a step on all cards, from now until its last instruction ends."""
+def time_step(state: RunState, step: Step, routed: Mapping[str, Counts] | None = None) -> StepRecord:
+    """Emulate a step on all cards, from now until its last instruction ends.
+
+    `routed` is what the step's numbers gave the experts; the run's routing model says it where there are none.
+    """
     plan, cluster = state.prepared.plan, state.cluster
-    binding = step_binding(plan, step)
+    if routed is None:
+        routed = step_routing(plan.graph, plan.layout, step, state.routing)
+    binding = step_binding(plan, step, routed)
     has_head = plan.rows_of(step) > 0
     submissions = []
     for rank in range(plan.layout.cards):
@@ -182,7 +197,8 @@ def time_step(state: RunState, step: Step) -> StepRecord:
         submissions.append(Submission(rank, program, Binding(binding.extents, indices), groups))
     ticket = cluster.submit(submissions)
     cluster.run_until(ticket)
-    return StepRecord(step, ticket.start_ps, ticket.end_ps, tuple(ticket.spans), tuple(ticket.exchanged), has_head)
+    spans, exchanges = tuple(ticket.spans), tuple(ticket.exchanged)
+    return StepRecord(step, ticket.start_ps, ticket.end_ps, spans, exchanges, has_head, routed)
 
 
 def _keep_logits(state: RunState, step: Step, result: StepNumbers) -> None:

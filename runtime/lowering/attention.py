@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from ...isa.dma import SCATTER
+from ...isa.dtype import FP32
 from ...isa.operands import Ref
 from ...isa.program import Buffer, Space
+from ...isa.rows import RMS_SCALE, SUM_SQUARES
 from ...isa.tensor import ATTENTION, MATMUL
 from ...isa.vector import ROPE
 from ...models.blocks import Attention
@@ -23,9 +25,7 @@ def lower_attention(stage: Stage, block: BlockBuilder, attention: Attention, nam
     w, b = stage.weight(block, "qkv_weight", weight), stage.optional(block, "qkv_bias", bias)
     block.emit(MATMUL(dst=Ref("qkv"), a=x, w=w, bias=b))
     q, k = Ref("qkv", 0, heads * dim), Ref("qkv", heads * dim, kv_heads * dim)
-    for part, norm, label in ((q, attention.q_norm, "q_norm"), (k, attention.k_norm, "k_norm")):
-        if norm is not None:
-            stage.norm(block, f"{name}.{label}", norm, part, part)
+    _norms(stage, block, attention, name, q, k)
     _rope(stage, block, attention, Ref("qkv", 0, (heads + kv_heads) * dim))
     cache = block.param("cache", _cache(stage, attention, name, kv_heads))
     slots = block.param("slots", stage.inputs.slots)
@@ -52,6 +52,36 @@ def lower_attention(stage: Stage, block: BlockBuilder, attention: Attention, nam
     weight, bias = stage.weights.row_parallel(f"{name}.out", attention.out)
     w, b = stage.weight(block, "out_weight", weight), stage.optional(block, "out_bias", bias)
     block.emit(MATMUL(dst=out, a=attended, w=w, bias=b))
+
+
+def _norms(stage: Stage, block: BlockBuilder, attention: Attention, name: str, q: Ref, k: Ref) -> None:
+    """Norms of query and key: of each head, or of all heads together, whose mean then runs over all ranks."""
+    if attention.q_norm is None or attention.k_norm is None:
+        return
+    both = ((q, attention.q_norm, "q_norm"), (k, attention.k_norm, "k_norm"))
+    if attention.q_norm.size == attention.head_dim or stage.layout.tp == 1:
+        for part, norm, label in both:
+            stage.norm(block, f"{name}.{label}", norm, part, part)
+        return
+    squares = block.local("squares", FP32, "tokens", 2)
+    for column, (part, _, _) in enumerate(both):
+        block.emit(SUM_SQUARES(dst=Ref("squares", column, 1), x=part))
+    stage.all_reduce(block, squares)
+    rows = stage.weights.qkv_rows(attention)
+    for column, (part, norm, label) in enumerate(both):
+        first, stop = rows[column]
+        weight = stage.weights.heads_norm(f"{name}.{label}", norm, first, stop - first)
+        # a head that several ranks hold a copy of is in the sum, and in the count, as often
+        block.emit(
+            RMS_SCALE(
+                dst=part,
+                x=part,
+                squares=Ref("squares", column, 1),
+                weight=stage.weight(block, label, weight),
+                count=(stop - first) * stage.layout.tp,
+                eps=norm.eps,
+            )
+        )
 
 
 def _rope(stage: Stage, block: BlockBuilder, attention: Attention, heads: Ref) -> None:

@@ -10,7 +10,8 @@ from ...isa.operands import Ref
 from ...isa.program import Block, Buffer, Call, Extent, Group, Issue, Program, Space
 from ...isa.work import Unit
 
-Signature = tuple[tuple[tuple[str, TensorType], ...], tuple[tuple[str, TensorType], ...], tuple[Issue, ...]]
+Typed = tuple[tuple[str, TensorType], ...]
+Signature = tuple[Typed, Typed, tuple[Issue, ...], tuple[str, ...]]
 
 
 class BlockBuilder:
@@ -22,6 +23,7 @@ class BlockBuilder:
         self.arguments: dict[str, Buffer] = {}
         self.locals: dict[str, TensorType] = {}
         self.body: list[Issue] = []
+        self.extents: dict[str, str] = {}
 
     def param(self, name: str, buffer: Buffer) -> Ref:
         """A parameter, bound in this call to `buffer`."""
@@ -34,6 +36,11 @@ class BlockBuilder:
         self.locals[name] = TensorType(dtype, shape)
         return Ref(name)
 
+    def extent(self, name: str, bound: str) -> str:
+        """A vector extent as a parameter, bound in this call to the program's extent `bound`."""
+        self.extents[name] = bound
+        return name
+
     def emit(self, instruction: Instruction) -> None:
         """Append an instruction to the queue that serves its unit."""
         self.body.append(Issue(self._queue_of[type(instruction).unit], instruction))
@@ -41,7 +48,7 @@ class BlockBuilder:
     @property
     def signature(self) -> Signature:
         """What makes two blocks the same."""
-        return tuple(self.params.items()), tuple(self.locals.items()), tuple(self.body)
+        return tuple(self.params.items()), tuple(self.locals.items()), tuple(self.body), tuple(self.extents)
 
 
 class ProgramBuilder:
@@ -51,6 +58,7 @@ class ProgramBuilder:
         self.name, self.queue_of = name, queue_of
         self.buffers: dict[str, Buffer] = {}
         self.calls: list[Call] = []
+        self.scalars: dict[str, Extent] = {}
         self._blocks: dict[Signature, str] = {}
 
     def block(self, name: str) -> BlockBuilder:
@@ -67,14 +75,22 @@ class ProgramBuilder:
         for buffer in block.arguments.values():
             known = self.buffers.setdefault(buffer.name, buffer)
             assert known == buffer, f"buffer {buffer.name} is {known} and {buffer}"
-        self.calls.append(Call(name, tuple(buffer.name for buffer in block.arguments.values())))
+        arguments = tuple(buffer.name for buffer in block.arguments.values())
+        self.calls.append(Call(name, arguments, tuple(block.extents.values())))
+
+    def scalar(self, name: str) -> str:
+        """A scalar extent beside those that every program has, declared once however often it is asked for."""
+        self.scalars[name] = Extent(name)
+        return name
 
     def build(self, extents: tuple[Extent, ...], groups: tuple[Group, ...]) -> Program:
-        """The program, its blocks still without waits."""
+        """The program, its blocks still without waits; extents that calls bind are declared after the given ones."""
+        bound = dict.fromkeys(name for call in self.calls for name in call.extents)
+        vectors = tuple(Extent(name, is_vector=True) for name in bound)
         return Program(
             name=self.name,
             queues=tuple(dict.fromkeys(self.queue_of.values())),
-            extents=extents,
+            extents=(*extents, *self.scalars.values(), *vectors),
             groups=groups,
             semaphores=(),
             buffers=tuple(self.buffers.values()),

@@ -1,4 +1,4 @@
-"""Dense decoders: the program of one stage on one rank, from the model's graph."""
+"""Decoders: the program of one stage on one rank, from the model's graph."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ...isa.vector import ADD, ADD_RMSNORM
 from ...models.blocks import DecoderLayer
 from .attention import lower_attention
 from .ends import embed, head, load_inputs, receive, send
-from .feed_forward import lower_mlp
+from .feed_forward import lower_feed_forward
 from .stage import EXTENTS, Stage
 from .weights import layer_name
 
@@ -41,7 +41,7 @@ def _layer(stage: Stage, layer: DecoderLayer) -> None:
     norm = layer.post_attention_norm
     weight = stage.weight(block, "post_norm", stage.weights.norm(f"{name}.post_norm", norm))
     block.emit(ADD_RMSNORM(dst=normed, x=x, delta=partial, weight=weight, eps=norm.eps, plus_one=norm.plus_one))
-    lower_mlp(stage, block, layer.mlp, name, normed, partial)
+    lower_feed_forward(stage, block, layer.mlp, name, normed, partial)
     stage.all_reduce(block, partial)
     block.emit(ADD(dst=x, a=x, b=partial))
     stage.program.call(block)

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from ...isa.dtype import FP32, INT32
+from ...isa.experts import COMBINE, GROUPED_GATED, GROUPED_MATMUL, PERMUTE, ROUTE
 from ...isa.operands import Ref
+from ...isa.rows import SIGMOID_GATE
 from ...isa.tensor import MATMUL
-from ...isa.vector import GATED
-from ...models.blocks import GatedMlp
+from ...isa.vector import ADD, GATED
+from ...models.blocks import Experts, GatedMlp, Moe, Router
+from ..layout import ExpertShare
 from .builder import BlockBuilder
 from .stage import Stage
+
+
+def lower_feed_forward(stage: Stage, block: BlockBuilder, mlp: GatedMlp | Moe, name: str, x: Ref, out: Ref) -> None:
+    """out = this rank's part of a layer's feed-forward, to be summed over the tensor-parallel group."""
+    if isinstance(mlp, Moe):
+        lower_moe(stage, block, mlp, name, x, out)
+    else:
+        lower_mlp(stage, block, mlp, name, x, out)
 
 
 def lower_mlp(stage: Stage, block: BlockBuilder, mlp: GatedMlp, name: str, x: Ref, out: Ref) -> None:
@@ -22,3 +34,97 @@ def lower_mlp(stage: Stage, block: BlockBuilder, mlp: GatedMlp, name: str, x: Re
     weight, bias = stage.weights.row_parallel(f"{name}.down", mlp.down)
     w, b = stage.weight(block, "down_weight", weight), stage.optional(block, "down_bias", bias)
     block.emit(MATMUL(dst=out, a=activated, w=w, bias=b))
+
+
+def lower_moe(stage: Stage, block: BlockBuilder, moe: Moe, name: str, x: Ref, out: Ref) -> None:
+    """out = this rank's part of the experts' weighted sum and of the shared expert.
+
+    Every rank of the tensor-parallel group holds all tokens, so each computes its own experts' rows (or its columns of
+    all experts) and the sum over the group combines them: no token travels.
+    """
+    extent = block.extent("experts", expert_extent(name))
+    own = stage.layout.experts_of(stage.tp_index, moe.experts.count)
+    _route(stage, block, moe.router, name, x, extent, own)
+    _experts(stage, block, moe.experts, name, x, out, extent, own, stage.routed_rows(moe.router.top_k))
+    if moe.shared is not None:
+        _shared(stage, block, moe, name, x, out)
+
+
+def expert_extent(name: str) -> str:
+    """The extent that holds how many rows each expert of a layer gets."""
+    return f"{name}.experts"
+
+
+def _route(stage: Stage, block: BlockBuilder, router: Router, name: str, x: Ref, extent: str, own: ExpertShare) -> None:
+    """ids, weights and counts of every token's experts, the same on every rank of the group."""
+    experts = router.projection.out_features[0]
+    weight, bias, correction = stage.weights.router(f"{name}.router", router)
+    logits = block.local("router_logits", FP32, "tokens", experts)
+    w, b = stage.weight(block, "router", weight), stage.optional(block, "router_bias", bias)
+    block.emit(MATMUL(dst=logits, a=x, w=w, bias=b))
+    block.emit(
+        ROUTE(
+            ids=block.local("expert_ids", INT32, "tokens", router.top_k),
+            weights=block.local("expert_weights", FP32, "tokens", router.top_k),
+            counts=block.local("expert_counts", INT32, own.parts * experts),
+            logits=logits,
+            bias=stage.optional(block, "correction", correction),
+            extent=extent,
+            parts=own.parts,
+            scoring=router.scoring,
+            groups=router.groups,
+            top_groups=router.top_groups,
+            group_best=router.group_best,
+            renormalise=router.renormalise,
+            eps=router.eps,
+            scale=router.scale,
+        )
+    )
+
+
+def _experts(
+    stage: Stage,
+    block: BlockBuilder,
+    experts: Experts,
+    name: str,
+    x: Ref,
+    out: Ref,
+    extent: str,
+    own: ExpertShare,
+    rows: str,
+) -> None:
+    """out = the weighted sum of this rank's experts' outputs."""
+    dtype, hidden = stage.options.dtype, experts.hidden_size
+    weights = stage.weights.experts(f"{name}.experts", experts)
+    width = weights.down.type.shape[2]
+    assert isinstance(width, int), "weight shapes are numbers"
+    ids, counts, slots = Ref("expert_ids"), Ref("expert_counts"), Ref("expert_slots")
+    block.local("expert_slots", INT32, *block.locals["expert_ids"].shape)
+    at = own.part * experts.count + own.first
+    permuted = block.local("permuted", dtype, rows, hidden)
+    block.emit(PERMUTE(permuted, slots, x, ids, extent, own.first, own.count, own.part, own.parts))
+    gate_up = block.local("expert_gate_up", dtype, rows, 2 * width)
+    w = stage.weight(block, "experts_gate_up", weights.gate_up)
+    b = stage.optional(block, "experts_gate_up_bias", weights.gate_up_bias)
+    block.emit(GROUPED_MATMUL(gate_up, permuted, w, b, counts, extent, at))
+    activated = block.local("expert_activated", dtype, rows, width)
+    block.emit(GROUPED_GATED(activated, gate_up, counts, extent, at, own.count, experts.activation))
+    result = block.local("expert_out", dtype, rows, hidden)
+    w = stage.weight(block, "experts_down", weights.down)
+    b = stage.optional(block, "experts_down_bias", weights.down_bias)
+    block.emit(GROUPED_MATMUL(result, activated, w, b, counts, extent, at))
+    block.emit(COMBINE(out, result, slots, Ref("expert_weights"), extent, at, own.count))
+
+
+def _shared(stage: Stage, block: BlockBuilder, moe: Moe, name: str, x: Ref, out: Ref) -> None:
+    """out += this rank's part of the expert that every token takes."""
+    assert moe.shared is not None
+    dtype = stage.options.dtype
+    shared = block.local("shared", dtype, "tokens", moe.experts.hidden_size)
+    lower_mlp(stage, block, moe.shared, f"{name}.shared", x, shared)
+    if moe.shared_gate is not None:
+        gate = block.local("shared_gate", dtype, "tokens", 1)
+        weight = stage.weights.whole(f"{name}.shared_gate", moe.shared_gate.weights[0], 1, moe.shared_gate.in_features)
+        block.emit(MATMUL(dst=gate, a=x, w=stage.weight(block, "shared_gate_weight", weight), bias=None))
+        block.emit(SIGMOID_GATE(dst=shared, x=shared, gate=gate))
+    block.emit(ADD(dst=out, a=out, b=shared))

@@ -30,6 +30,11 @@ EXTENTS = (
 )
 
 
+def routed_extent(top_k: int) -> str:
+    """The name of the extent that is tokens * top_k."""
+    return f"tokens.x{top_k}"
+
+
 @dataclass(frozen=True)
 class Sampling:
     """How the next token is picked: greedy at temperature 0, else drawn by a seeded hash."""
@@ -88,6 +93,10 @@ class Stage:
     def is_last(self) -> bool:
         """Whether this stage computes logits."""
         return self.number == self.layout.pp - 1
+
+    def routed_rows(self, top_k: int) -> str:
+        """The extent that counts a step's choices of experts: tokens times `top_k`."""
+        return self.program.scalar(routed_extent(top_k))
 
     def weight(self, block: BlockBuilder, name: str, weight: WeightBuffer) -> Ref:
         """A weight as a parameter of a block."""

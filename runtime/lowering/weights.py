@@ -6,23 +6,30 @@ from dataclasses import dataclass
 
 from ...isa.dtype import DType
 from ...isa.instruction import TensorType, split_even
-from ...models.blocks import Attention, DecoderLayer, GatedMlp, Graph, Norm, Projection
+from ...models.blocks import Attention, DecoderLayer, Experts, GatedMlp, Graph, Norm, Projection, Router
 from ..layout import Layout, kv_heads_of
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Rows or columns [start, stop) of one checkpoint tensor; `axis` None takes the whole tensor."""
+    """Rows or columns [start, stop) of one checkpoint tensor; `axis` None takes the whole tensor.
+
+    Of a tensor that holds all experts, it is those of entry `expert`, turned over first if it is `transposed` ([in,
+    out]), and every `step`-th of them.
+    """
 
     tensor: str
     axis: int | None = None
     start: int = 0
     stop: int = 0
+    expert: int | None = None
+    transposed: bool = False
+    step: int = 1
 
 
 @dataclass(frozen=True)
 class WeightBuffer:
-    """A device buffer, made of pieces laid one after the other along its first dimension."""
+    """A device buffer, made of pieces laid one after the other along their first dimension."""
 
     name: str
     type: TensorType
@@ -42,7 +49,8 @@ class WeightPlan:
     """The weight buffers of one rank, collected while its blocks are lowered."""
 
     def __init__(self, layout: Layout, rank: int, dtype: DType) -> None:
-        self.tp, self.index, self.dtype = layout.tp, layout.tp_index_of(rank), dtype
+        self.layout, self.dtype = layout, dtype
+        self.tp, self.index = layout.tp, layout.tp_index_of(rank)
         self.buffers: dict[str, WeightBuffer] = {}
 
     def _add(self, name: str, shape: tuple[int, ...], pieces: list[Piece]) -> WeightBuffer:
@@ -100,6 +108,77 @@ class WeightPlan:
         if not projection.biases or self.index:
             return weight, None
         return weight, self.whole(f"{name}.bias", projection.biases[0], projection.out_features[0])
+
+    def heads_norm(self, name: str, norm: Norm, first: int, size: int) -> WeightBuffer:
+        """This rank's elements of the weight of a norm over all heads together."""
+        return self._add(name, (size,), [Piece(norm.weight, 0, first, first + size)])
+
+    def sinks(self, name: str, attention: Attention) -> WeightBuffer | None:
+        """This rank's heads' sinks."""
+        if attention.sinks is None:
+            return None
+        start, stop = self._share(attention.num_heads)
+        return self._add(name, (stop - start,), [Piece(attention.sinks, 0, start, stop)])
+
+    def router(self, name: str, router: Router) -> tuple[WeightBuffer, WeightBuffer | None, WeightBuffer | None]:
+        """The router's matrix, bias and correction, which every rank holds in full."""
+        experts, hidden = router.projection.out_features[0], router.projection.in_features
+        biases, correction = router.projection.biases, router.correction
+        return (
+            self.whole(name, router.projection.weights[0], experts, hidden),
+            self.whole(f"{name}.bias", biases[0], experts) if biases else None,
+            self.whole(f"{name}.correction", correction, experts) if correction is not None else None,
+        )
+
+    def experts(self, name: str, experts: Experts) -> ExpertWeights:
+        """The matrices of this rank's experts: all of them cut along their width if ep is 1, else its own whole."""
+        own = self.layout.experts_of(self.index, experts.count)
+        cut = self._share(experts.intermediate_size) if self.layout.ep == 1 else (0, experts.intermediate_size)
+        width, hidden, ids = cut[1] - cut[0], experts.hidden_size, range(own.first, own.first + own.count)
+        gate_up = [piece for e in ids for piece in _gate_up_pieces(experts, e, cut)]
+        down = [_down_piece(experts, e, cut) for e in ids]
+        gate_up_bias = down_bias = None
+        if experts.gate_up_bias is not None:
+            pieces = [piece for e in ids for piece in _halves(experts.gate_up_bias, e, cut)]
+            gate_up_bias = self._add(f"{name}.gate_up.bias", (own.count, 2 * width), pieces)
+        if experts.down_bias is not None and (self.layout.ep > 1 or not self.index):  # partial sums are added
+            pieces = [Piece(experts.down_bias, 1, 0, hidden, e) for e in ids]
+            down_bias = self._add(f"{name}.down.bias", (own.count, hidden), pieces)
+        return ExpertWeights(
+            self._add(f"{name}.gate_up", (own.count, 2 * width, hidden), gate_up),
+            gate_up_bias,
+            self._add(f"{name}.down", (own.count, hidden, width), down),
+            down_bias,
+        )
+
+
+@dataclass(frozen=True)
+class ExpertWeights:
+    """What a rank holds of an expert layer's experts: matrices [experts, out, in] and biases [experts, out]."""
+
+    gate_up: WeightBuffer
+    gate_up_bias: WeightBuffer | None
+    down: WeightBuffer
+    down_bias: WeightBuffer | None
+
+
+def _halves(tensor: str, expert: int, cut: tuple[int, int], transposed: bool = False) -> list[Piece]:
+    """Gate, then up, from outputs that alternate between the two."""
+    start, stop = cut
+    return [Piece(tensor, 0, 2 * start + half, 2 * stop, expert, transposed, 2) for half in (0, 1)]
+
+
+def _gate_up_pieces(experts: Experts, expert: int, cut: tuple[int, int]) -> list[Piece]:
+    """One expert's gate rows, then its up rows."""
+    if experts.is_fused:
+        return _halves(experts.gate_up[0], expert, cut, transposed=True)
+    return [Piece(name.format(expert), 0, *cut) for name in experts.gate_up]
+
+
+def _down_piece(experts: Experts, expert: int, cut: tuple[int, int]) -> Piece:
+    if experts.is_fused:
+        return Piece(experts.down, 1, *cut, expert, transposed=True)
+    return Piece(experts.down.format(expert), 1, *cut)
 
 
 def layer_name(layer: DecoderLayer) -> str:

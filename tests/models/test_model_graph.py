@@ -1,5 +1,6 @@
 """Blocks carry the published names and shapes, and the counts that follow from them are the published ones."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,6 +50,35 @@ def test_names_and_shapes_are_those_of_the_transformers_model(case: dict[str, An
     assert total_parameters(graph) == sum(tensor.numel() for tensor in model.parameters())
 
 
+EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 20}
+MOE_CASES: list[dict[str, Any]] = [
+    {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2},
+    {"model_type": "qwen2_moe", "num_experts": 5, "shared_expert_intermediate_size": 24, "mlp_only_layers": [0]}
+    | EXPERTS,
+    {"model_type": "qwen3_moe", "num_experts": 5, "decoder_sparse_step": 2, "attention_bias": True} | EXPERTS,
+    {"model_type": "olmoe", "num_experts": 5, "num_experts_per_tok": 2, "num_attention_heads": 6, "head_dim": 8},
+]
+
+
+@pytest.mark.parametrize("case", MOE_CASES, ids=lambda case: case["model_type"])
+def test_experts_have_the_names_that_transformers_saves(case: dict[str, Any], tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from safetensors import safe_open
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = read_config(BASE | case)
+    raw = config.to_hf()
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(raw.pop("model_type"), **raw))
+    model.save_pretrained(tmp_path)
+    with safe_open(tmp_path / "model.safetensors", framework="numpy") as file:
+        theirs = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    graph = build_graph(config)
+    assert parameter_shapes(graph) == theirs
+    assert total_parameters(graph) == sum(tensor.numel() for tensor in model.parameters())
+    assert read_config(config.to_hf()) == config
+
+
 def test_projections_keep_the_order_of_their_weights() -> None:
     layer = build_graph(read_config(BASE | {"model_type": "qwen2"})).layers[1]
     qkv, out = layer.attention.qkv, layer.attention.out
@@ -86,6 +116,25 @@ def test_a_tied_head_is_the_embedding() -> None:
 def test_published_sizes(name: str, params: int, kv_bytes: int) -> None:
     facts = describe(read_config(shipped_configs()[name]))
     assert (facts.total_params, facts.kv_bytes_per_token) == (params, kv_bytes)
+
+
+# Active parameters in billions as published tables count them: with and without the input embedding.
+@pytest.mark.parametrize(
+    ("name", "params", "active", "without", "kv_bytes"),
+    [
+        ("Qwen3-235B-A22B", 235_093_634_560, 22.19, 21.57, 192_512),
+        ("Mixtral-8x22B", 140_620_634_112, 39.15, 38.96, 229_376),
+        ("OLMoE-1B-7B", 6_919_161_856, 1.28, 1.18, 131_072),
+        ("Llama-3.1-405B", 405_853_388_800, 405.85, 403.75, 516_096),
+    ],
+)
+def test_active_parameters_are_the_published_ones(
+    name: str, params: int, active: float, without: float, kv_bytes: int
+) -> None:
+    facts = describe(read_config(shipped_configs()[name]))
+    assert (facts.total_params, facts.kv_bytes_per_token) == (params, kv_bytes)
+    assert round(facts.active_params / 1e9, 2) == active
+    assert round(facts.active_params_excl_embedding / 1e9, 2) == without
 
 
 def test_the_405b_caches_516096_bytes_a_token() -> None:

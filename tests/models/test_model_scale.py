@@ -105,6 +105,33 @@ def test_a_pattern_loses_no_kind_and_no_change_of_kind(kinds: list[int]) -> None
     assert scaled_pattern(pattern) == pattern
 
 
+SPARSE = {"num_experts": 60, "num_experts_per_tok": 4, "moe_intermediate_size": 1408}
+MOE: dict[str, dict[str, Any]] = {
+    "qwen2_moe": BIG
+    | SPARSE
+    | {"model_type": "qwen2_moe", "shared_expert_intermediate_size": 5632, "decoder_sparse_step": 2},
+    "qwen3_moe": BIG | SPARSE | {"model_type": "qwen3_moe", "mlp_only_layers": [0], "norm_topk_prob": True},
+}
+
+
+@pytest.mark.parametrize("name", [*MOE, "Mixtral-8x22B", "OLMoE-1B-7B", "Qwen3-235B-A22B"])
+@pytest.mark.parametrize("seed", range(4))
+def test_expert_layers_keep_their_rules_and_their_order(name: str, seed: int) -> None:
+    config = read_config(MOE[name], name=name) if name in MOE else big(name)
+    small = scaled(config, seed)
+    assert config.moe is not None and small.moe is not None
+    kept = ("scoring", "renormalise", "eps", "scale", "names")
+    assert all(getattr(small.moe, field) == getattr(config.moe, field) for field in kept)
+    assert small.moe.num_experts <= 24 and small.moe.top_k <= config.moe.top_k
+    assert bool(small.moe.shared_size) == bool(config.moe.shared_size)
+    assert set(small.moe.sparse) == set(config.moe.sparse)
+    assert total_parameters(build_graph(small)) < 12_000_000
+    if name == "qwen2_moe":
+        assert small.moe.sparse == (False, True, False, True)
+    if name == "qwen3_moe":
+        assert small.moe.sparse == (False, True, True)
+
+
 @pytest.mark.parametrize("name", [*CONFIGS, "Llama-3.1-405B"])
 def test_transformers_builds_the_scaled_model(name: str) -> None:
     torch = pytest.importorskip("torch")

@@ -32,6 +32,30 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3": {"head_dim": 16, "tie_word_embeddings": True},
 }
 
+# Expert families: expert counts that no degree of the layouts divides, layers without experts where a family has them.
+MOE_FAMILIES: dict[str, dict[str, Any]] = {
+    "mixtral": {"num_local_experts": 7, "num_experts_per_tok": 2, "sliding_window": 12, "head_dim": 10},
+    "qwen2_moe": {
+        "num_experts": 9,
+        "num_experts_per_tok": 4,
+        "moe_intermediate_size": 20,
+        "shared_expert_intermediate_size": 28,
+        "mlp_only_layers": [1],
+        "use_sliding_window": True,
+        "sliding_window": 16,
+        "max_window_layers": 2,
+    },
+    "qwen3_moe": {
+        "num_experts": 10,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 24,
+        "norm_topk_prob": True,
+        "head_dim": 16,
+        "decoder_sparse_step": 2,
+    },
+    "olmoe": {"num_experts": 6, "num_experts_per_tok": 3, "pad_token_id": None, "eos_token_id": None},
+}
+
 
 def save(directory: Path, family: str, seed: int, stored_as: str = "float32", **changes: Any) -> Path:
     """A checkpoint of a family under `directory`, biases and norms are random too."""
@@ -39,14 +63,19 @@ def save(directory: Path, family: str, seed: int, stored_as: str = "float32", **
     from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(seed)
-    config = AutoConfig.for_model(family, **{**SIZES, **FAMILIES[family], **changes})
+    config = AutoConfig.for_model(family, **{**SIZES, **{**FAMILIES, **MOE_FAMILIES}[family], **changes})
     model = AutoModelForCausalLM.from_config(config).float()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name:
                 parameter.copy_(1 + 0.3 * torch.randn_like(parameter))
-            elif name.endswith("bias"):
+            elif name.endswith("bias") or "sinks" in name:
                 parameter.copy_(0.2 * torch.randn_like(parameter))
+            elif "gate.weight" in name or "router.weight" in name:
+                parameter.copy_(0.5 * torch.randn_like(parameter))
+        for name, buffer in model.named_buffers():
+            if "correction_bias" in name:
+                buffer.copy_(0.2 * torch.randn_like(buffer))
     path = directory / f"{family}-{seed}"
     model.to(getattr(torch, stored_as)).save_pretrained(path)
     return path

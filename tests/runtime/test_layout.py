@@ -87,7 +87,7 @@ def test_a_layout_that_cannot_be_read_says_what_is_wrong(text: str, message: str
         parse_layout(text)
 
 
-@pytest.mark.parametrize("text", ["dp=2", "tp=2,cp=4", "ep=8", "cards=8"])
+@pytest.mark.parametrize("text", ["dp=2", "tp=2,cp=4", "cards=8"])
 def test_axes_that_come_later_are_refused_by_name(text: str) -> None:
     with pytest.raises(NotYetError):
         parse_layout(text)

@@ -1,0 +1,75 @@
+"""Routing models: how many tokens each expert gets in a step, where no numbers say so."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ..models.blocks import Graph, Moe
+from .layout import Layout
+from .lowering.feed_forward import expert_extent
+from .lowering.stage import routed_extent
+from .lowering.weights import layer_name
+from .scheduler import Step
+
+
+@dataclass(frozen=True)
+class Routed:
+    """One expert layer of one step: its tokens each choose `top_k` of `experts`; token t is of part t % parts."""
+
+    step: int
+    layer: int
+    tokens: int
+    top_k: int
+    experts: int
+    parts: int
+
+    def choices_of(self, part: int) -> int:
+        """Choices that the tokens of a part make together."""
+        return len(range(part, self.tokens, self.parts)) * self.top_k
+
+
+Counts = tuple[int, ...]  # entry p * experts + e: choices of expert e by the tokens of part p
+Routing = Callable[[Routed], Counts]
+
+
+def even(seed: int = 0) -> Routing:
+    """Every expert gets as many rows as any other; experts drawn by the seed get what does not divide."""
+
+    def counts(routed: Routed) -> Counts:
+        found: list[int] = []
+        for part in range(routed.parts):
+            share, left = divmod(routed.choices_of(part), routed.experts)
+            draw = random.Random(f"even {seed} {routed.step} {routed.layer} {part}")
+            lucky = set(draw.sample(range(routed.experts), left))
+            found += [share + (expert in lucky) for expert in range(routed.experts)]
+        return tuple(found)
+
+    return counts
+
+
+def step_routing(graph: Graph, layout: Layout, step: Step, routing: Routing) -> dict[str, Counts]:
+    """The extents of a step's expert layers, by a routing model."""
+    found: dict[str, Counts] = {}
+    for layer in graph.layers:
+        if isinstance(layer.mlp, Moe):
+            top_k, experts = layer.mlp.router.top_k, layer.mlp.experts.count
+            routed = Routed(step.index, layer.index, step.tokens, top_k, experts, layout.expert_parts)
+            found[expert_extent(layer_name(layer))] = routing(routed)
+    return found
+
+
+def recorded(steps: Mapping[int, Mapping[str, Counts]]) -> Routing:
+    """What an earlier run's layers were given, by step and extent: the same job in the same layout takes as long."""
+
+    def counts(routed: Routed) -> Counts:
+        return steps[routed.step][expert_extent(f"layers.{routed.layer}")]
+
+    return counts
+
+
+def routed_extents(graph: Graph, tokens: int) -> dict[str, tuple[int, ...]]:
+    """The scalar extents that count a step's choices of experts."""
+    ways = {layer.mlp.router.top_k for layer in graph.layers if isinstance(layer.mlp, Moe)}
+    return {routed_extent(top_k): (tokens * top_k,) for top_k in sorted(ways)}
