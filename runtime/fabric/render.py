@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from ...interconnect.choices import ChoiceSpec
 from ..terminal import NONE, bullets, duration, percent, plain, ranges, size, table
 from .bench import BenchReport
 from .emulate import Measured
@@ -97,22 +98,27 @@ def _busiest(report: BenchReport) -> Iterator[RenderableType]:
 def print_tune(report: TuneReport, console: Console) -> None:
     """Write the choice table that was found, and what each row was compared with."""
     console.print(Text(plain(f"Choices for {report.cluster.name}"), "bold") + Text(plain(f"; {report.ends}")))
+    protocols = any(row.protocol for row in report.choices)
     rows = [
         (
             row.collective,
-            _ranks(row.from_ranks, row.up_to_ranks),
-            row.within or (f"beyond {row.beyond}" if row.beyond else NONE),
+            _group(row),
             "any" if row.up_to_bytes is None else f"up to {size(row.up_to_bytes)}",
             row.algorithm,
-            row.protocol or NONE,
+            *[row.protocol or NONE] * protocols,
         )
         for row in report.choices
     ]
-    console.print(table("", ("|collective", "|ranks", "|within", "size", "|algorithm", "|protocol"), rows))
+    columns = ("|collective", "|ranks", "|size", "|algorithm", *["|protocol"] * protocols)
+    console.print(table("", columns, rows))
     console.print(Text(plain(f"{report.emulated} messages emulated; {report.cases} cases."), "dim"))
     if report.written_to:
         console.print(Text(plain(f"Written to {report.written_to}; `--cluster {report.written_to}` uses it."), "dim"))
 
 
-def _ranks(low: int, high: int | None) -> str:
-    return f"{low}+" if high is None else str(low) if low == high else f"{low}-{high}"
+def _group(row: ChoiceSpec) -> str:
+    low, high = row.from_ranks, row.up_to_ranks
+    ranks = f"{low}+" if high is None else str(low) if low == high else f"{low}-{high}"
+    if row.within or row.beyond:
+        return f"{ranks} {'within' if row.within else 'beyond'} {row.within or row.beyond}"
+    return ranks

@@ -93,7 +93,7 @@ def tuned_text(cluster: str, choices: Sequence[ChoiceSpec], said: str) -> str:
     """The cluster's own file, comments and all, with these choices in place of its own."""
     path = CLUSTERS / f"{cluster}.yaml" if cluster in cluster_names() else Path(cluster)
     text = OWN_BLOCK.sub("", read_text(str(path))).rstrip("\n")
-    lines = [f"# Choices of `siltwin fabric tune`, {said}", "choices:"]
+    lines = [f"# Choices of `siltwin fabric tune`, {said.partition(',')[0]}", "choices:"]
     for row in choices:
         given = {key: value for key, value in row.model_dump(exclude_defaults=True).items() if value is not None}
         lines.append("  - {" + ", ".join(f"{key}: {value}" for key, value in given.items()) + "}")
