@@ -42,7 +42,7 @@ block layer
   vector | rope x=%qkv[0:256] cos=%cos sin=%cos positions=%at head_dim=64 rotary_dim=64 interleaved=no | wait tensor+1
   dma0 | scatter dst=%kv src=%qkv[192:320] index=%slots | wait vector+2
   tensor | attention dst=%ctx q=%qkv[0:192] cache=%kv tables=%tables q_lens=%q_lens kv_lens=%kv_lens \
-q_extent=q_len kv_extent=kv_len heads=3 kv_heads=1 qk_dim=64 v_dim=64 scale=0.125 window=0 | wait dma0+1
+q_extent=q_len kv_extent=kv_len heads=3 kv_heads=1 qk_dim=64 v_dim=64 scale=0.125 window=0 sinks=- | wait dma0+1
   tensor | matmul dst=%d a=%ctx w=%w_out bias=- | wait tensor+2
   link | all_reduce x=%d group=tp | wait tensor+3
   vector | add_rmsnorm dst=%h x=%x delta=%d weight=%w_norm eps=1e-05 plus_one=no | wait link+1

@@ -87,7 +87,8 @@ class ATTENTION(Instruction, opcode=0x11, unit=Unit.TENSOR):
     [pages, page_tokens, kv_heads * (qk_dim + v_dim)]: a token's keys, then its values. tables[b] lists the pages of
     sequence b; q_lens[b] and kv_lens[b] count its new tokens and its tokens in the cache, new ones included. A query
     sees the keys at or before its own position, at most `window` of them (0: all). The softmax is in fp32; query head h
-    uses key head h * kv_heads // heads. The extents hold the same lengths, for Work.
+    uses key head h * kv_heads // heads. `sinks` holds a logit a head that joins the softmax and is then dropped. The
+    extents hold the same lengths, for Work.
     """
 
     dst: Out
@@ -104,6 +105,7 @@ class ATTENTION(Instruction, opcode=0x11, unit=Unit.TENSOR):
     v_dim: int
     scale: float
     window: int
+    sinks: OptionalIn = None
 
     def check(self, t: Shapes) -> None:
         self._check_heads()
@@ -118,8 +120,11 @@ class ATTENTION(Instruction, opcode=0x11, unit=Unit.TENSOR):
             self,
             f"cache is {cache}, must be [pages, page_tokens, {row}], page_tokens a number above 0",
         )
-        require_floats(self, t, self.dst, self.q, self.cache)
-        require_apart(self, self.dst, self.q, self.cache)
+        require_floats(self, t, self.dst, self.q, self.cache, self.sinks)
+        require_apart(self, self.dst, self.q, self.cache, self.sinks)
+        if self.sinks is not None:
+            sinks = t.type_of(self.sinks)
+            require(sinks.shape == (self.heads,), self, f"sinks is {sinks}, must be [{self.heads}]")
         self._check_lengths(t)
 
     def _check_heads(self) -> None:
@@ -152,7 +157,7 @@ class ATTENTION(Instruction, opcode=0x11, unit=Unit.TENSOR):
         return Work(
             Unit.TENSOR,
             ops=2 * pairs * self.heads * (self.qk_dim + self.v_dim),
-            read_bytes=bytes_of(s, self.q) + seen * row_bytes,
+            read_bytes=bytes_of(s, self.q, self.sinks) + seen * row_bytes,
             write_bytes=bytes_of(s, self.dst),
             dtype=s.type_of(self.q).dtype,
             shape=AttentionShape(
@@ -186,11 +191,13 @@ class ATTENTION(Instruction, opcode=0x11, unit=Unit.TENSOR):
         q, cache, tables = m.get(self.q), m.get(self.cache), m.get(self.tables)
         self._check_tables(m, cache, tables)
         out = np.zeros(m.shape(self.dst), np.float32)
+        sinks = np.full(self.heads, -np.inf, np.float32) if self.sinks is None else m.get(self.sinks)
         start = 0
         for index, (queries, length) in enumerate(zip(m.get(self.q_lens), m.get(self.kv_lens), strict=True)):
             stop = start + int(queries)
             if queries:
-                out[start:stop] = self._sequence(q[start:stop], context_rows(cache, tables[index], int(length)))
+                rows = context_rows(cache, tables[index], int(length))
+                out[start:stop] = self._sequence(q[start:stop], rows, sinks[:, None, None])
             start = stop
         m.put(self.dst, out)
 
@@ -206,7 +213,7 @@ class ATTENTION(Instruction, opcode=0x11, unit=Unit.TENSOR):
                 raise ProgramError(f"attention: {length} tokens need {pages} pages, the table has {len(table)}")
             require_rows(self, table[:pages], len(cache), "page")
 
-    def _sequence(self, q: Array, rows: Array) -> Array:
+    def _sequence(self, q: Array, rows: Array, sinks: Array) -> Array:
         """[queries, heads * v_dim] of one sequence from its queries and its cache rows."""
         split = self.kv_heads * self.qk_dim
         group = self.heads // self.kv_heads
@@ -214,8 +221,9 @@ class ATTENTION(Instruction, opcode=0x11, unit=Unit.TENSOR):
         values = rows[:, split:].reshape(-1, self.kv_heads, self.v_dim).repeat(group, axis=1)
         scores = np.einsum("qhd,khd->hqk", q.reshape(-1, self.heads, self.qk_dim), keys) * np.float32(self.scale)
         scores = np.where(causal_mask(len(q), len(rows), self.window), scores, -np.inf)
-        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        weights /= weights.sum(axis=-1, keepdims=True)
+        best = np.maximum(scores.max(axis=-1, keepdims=True), sinks)
+        weights = np.exp(scores - best)
+        weights /= weights.sum(axis=-1, keepdims=True) + np.exp(sinks - best)
         out: Array = np.einsum("hqk,khd->qhd", weights, values).reshape(len(q), -1)
         return out
 

@@ -16,7 +16,8 @@ _KV_BYTES = 2  # an element of a 16-bit cache
 class ModelFacts:
     """One row of `siltwin models`; `blocks` says in words what the layers are made of, with how many of each.
 
-    Active parameters are those that one token meets, with and without the input embedding.
+    Active parameters are those that one token meets, with and without the input embedding. The KV cache is that of
+    the layers that grow with length: one with a window holds its window and no more.
     """
 
     name: str

@@ -49,8 +49,9 @@ def _moes(graph: Graph) -> list[Moe]:
 
 
 def kv_elements_per_token(graph: Graph) -> int:
-    """Elements that one more token adds to the KV cache, K and V over all layers, while no window has filled."""
-    return sum(2 * layer.attention.num_kv_heads * layer.attention.head_dim for layer in graph.layers)
+    """Elements that one more token adds to the KV cache: K and V of the layers without a window."""
+    growing = [layer.attention for layer in graph.layers if not layer.attention.window]
+    return sum(2 * attention.num_kv_heads * attention.head_dim for attention in growing)
 
 
 def _layer_shapes(layer: DecoderLayer) -> Shapes:

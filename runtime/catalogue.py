@@ -63,7 +63,7 @@ class CardDetail(Document):
 
 
 class FactsPart(Part):
-    """A supported model, counted from its graph; KV bytes a token at 16 bits.
+    """A supported model, counted from its graph; KV bytes a token at 16 bits, of the layers that have no window.
 
     Active parameters are those that one token meets, with and without the input embedding.
     """

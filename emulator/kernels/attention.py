@@ -72,7 +72,7 @@ def _exponentials(scores, best):
 
 @kernel
 def _decode(dst, dst0, q, q0, cache, keys_at, values_at, table, page_tokens, first_key, position, t, low, high, group,
-            qk_dim, v_dim, scale):  # fmt: skip
+            qk_dim, v_dim, scale, sinks):  # fmt: skip
     """One query, heads low..high, over keys first_key..position; a token's cache row is read from end to end."""
     heads = high - low
     queries = np.empty((heads, qk_dim), np.float32)
@@ -87,7 +87,12 @@ def _decode(dst, dst0, q, q0, cache, keys_at, values_at, table, page_tokens, fir
             scores[h, j - first_key] = _score(queries[h], cache[row, at : at + qk_dim]) * scale
     totals = np.empty(heads, np.float32)
     for h in range(heads):
-        totals[h] = _exponentials(scores[h], largest(scores[h]))
+        best = largest(scores[h])
+        if sinks.size > 0:
+            best = max(best, value_of(sinks[low + h]))
+        totals[h] = _exponentials(scores[h], best)
+        if sinks.size > 0:
+            totals[h] += exp(value_of(sinks[low + h]) - best)
     out = np.zeros((heads, v_dim), np.float32)
     for j in range(first_key, position + 1):
         row = table[j // page_tokens] * page_tokens + j % page_tokens
@@ -122,7 +127,7 @@ def _softmax_block(scores, r, first, last, highest, totals):
 
 
 @kernel
-def _query_block(queries, keys, values, out, position, first_key, window):
+def _query_block(queries, keys, values, out, position, first_key, window, sinks, head):
     """out = softmax(queries @ keys^T) @ values for a block whose first query stands at `position`.
 
     keys[0] stands at first_key. Key blocks follow one another with a running maximum (online softmax).
@@ -130,6 +135,9 @@ def _query_block(queries, keys, values, out, position, first_key, window):
     rows, v_dim = queries.shape[0], values.shape[1]
     highest = np.full(rows, np.float32(-np.inf))
     totals = np.zeros(rows, np.float32)
+    if sinks.size > 0:  # a key before all others, whose value is nothing
+        highest[:] = value_of(sinks[head])
+        totals[:] = np.float32(1)
     out[:, :] = np.float32(0)
     room = np.empty(rows * KEY_BLOCK, np.float32)
     part = np.empty((rows, v_dim), np.float32)
@@ -156,7 +164,7 @@ def _query_block(queries, keys, values, out, position, first_key, window):
 
 
 @kernel
-def _prefill(dst, dst0, q, q0, keys, values, length, count, t, head, window, scale, first_key):
+def _prefill(dst, dst0, q, q0, keys, values, length, count, t, head, window, scale, first_key, sinks):
     """All `count` new tokens of one head of one sequence, a block of queries at a time."""
     qk_dim, v_dim = keys.shape[1], values.shape[1]
     for block in range(0, count, QUERY_BLOCK):
@@ -166,7 +174,7 @@ def _prefill(dst, dst0, q, q0, keys, values, length, count, t, head, window, sca
         for r in range(rows):
             at = q0 + head * qk_dim
             _values(queries[r], q[t + block + r, at : at + qk_dim], scale)
-        _query_block(queries, keys, values, out, length - count + block, first_key, window)
+        _query_block(queries, keys, values, out, length - count + block, first_key, window, sinks, head)
         for r in range(rows):
             at = dst0 + head * v_dim
             _round_row(dst[t + block + r, at : at + v_dim], out[r])
@@ -174,8 +182,11 @@ def _prefill(dst, dst0, q, q0, keys, values, length, count, t, head, window, sca
 
 @kernel
 def attention(dst, dst0, q, q0, cache, cache0, page_tokens, tables, q_lens, kv_lens, heads, kv_heads, qk_dim, v_dim,
-              scale, window, first, last):  # fmt: skip
-    """Units first..last of a batch; a unit is one query head of one sequence, so how they are cut changes nothing."""
+              scale, window, sinks, first, last):  # fmt: skip
+    """Units first..last of a batch; a unit is one query head of one sequence, so how they are cut changes nothing.
+
+    `sinks` is empty when there are none.
+    """
     group, t, values_at = heads // kv_heads, 0, cache0 + kv_heads * qk_dim
     for b in range(q_lens.size):
         queries, length = q_lens[b], kv_lens[b]
@@ -186,7 +197,7 @@ def attention(dst, dst0, q, q0, cache, cache0, page_tokens, tables, q_lens, kv_l
                 position = length - queries + n
                 first_key = max(0, position - window + 1) if window > 0 else 0
                 _decode(dst, dst0, q, q0, cache, cache0, values_at, tables[b], page_tokens, first_key, position, t + n,
-                        low, high, group, qk_dim, v_dim, scale)  # fmt: skip
+                        low, high, group, qk_dim, v_dim, scale, sinks)  # fmt: skip
         elif queries > 0 and low < high:
             keys = np.empty((length - oldest, qk_dim), np.float32)
             values = np.empty((length - oldest, v_dim), np.float32)
@@ -196,6 +207,6 @@ def attention(dst, dst0, q, q0, cache, cache0, page_tokens, tables, q_lens, kv_l
                     held = head // group
                     _gather(keys, cache, cache0 + held * qk_dim, tables[b], page_tokens, oldest, length)
                     _gather(values, cache, values_at + held * v_dim, tables[b], page_tokens, oldest, length)
-                _prefill(dst, dst0, q, q0, keys, values, length, queries, t, head, window, scale, oldest)
+                _prefill(dst, dst0, q, q0, keys, values, length, queries, t, head, window, scale, oldest, sinks)
         t += queries
     return -1

@@ -121,7 +121,8 @@ def bind_attention(instruction: ATTENTION, memory: ArrayMemory) -> Thunk:
         raise ProgramError(f"attention: tables must be a whole buffer, not columns of one (in: {i})")
     q_lens, kv_lens = integers(i, memory, i.q_lens), integers(i, memory, i.kv_lens)
     before = (dst.rows, dst.start, q.rows, q.start, cache.rows, cache.start, page_tokens, tables, q_lens, kv_lens)
-    arguments = (*before, i.heads, i.kv_heads, i.qk_dim, i.v_dim, np.float32(i.scale), i.window)
+    sinks = np.empty(0, q.rows.dtype) if i.sinks is None else floats(i, memory, i.sinks)[0].flat
+    arguments = (*before, i.heads, i.kv_heads, i.qk_dim, i.v_dim, np.float32(i.scale), i.window, sinks)
     units, dims = len(q_lens) * i.heads, i.qk_dim + i.v_dim
     check, kernel = attention_kernels.check_attention, attention_kernels.attention
 

@@ -47,6 +47,7 @@ def lower_attention(stage: Stage, block: BlockBuilder, attention: Attention, nam
             v_dim=dim,
             scale=attention.scale,
             window=attention.window,
+            sinks=stage.optional(block, "sinks", stage.weights.sinks(f"{name}.sinks", attention)),
         )
     )
     weight, bias = stage.weights.row_parallel(f"{name}.out", attention.out)

@@ -230,6 +230,7 @@ def attention_case(
     window: int = 0,
     page_tokens: int = 4,
     cache_dtype: DType | None = None,
+    sinks: bool = False,
 ) -> Case:
     """Pages in a random order with pages to spare, tables padded with an impossible page."""
     qk, v = dims
@@ -251,13 +252,16 @@ def attention_case(
         "kl": (INT32, np.array(kv_lens, np.int32)),
     }
     refs = (Ref("o"), Ref("x"), Ref("c"), Ref("t"), Ref("ql"), Ref("kl"))
-    instruction = ATTENTION(*refs, "q", "kv", heads, kv_heads, qk, v, qk**-0.5, window)
+    if sinks:
+        entries["s"] = (d, numbers(rng, d, heads))
+    last = (window, Ref("s") if sinks else None)
+    instruction = ATTENTION(*refs, "q", "kv", heads, kv_heads, qk, v, qk**-0.5, *last)
     extents = {"q": tuple(q_lens), "kv": tuple(kv_lens)}
     return build(instruction, entries, fp32_ulps=32, extents=extents)
 
 
 def attention(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
-    return attention_case(rng, d, [m, 1, 0, 3], [m + n, n, 0, 3], window=(m % 2) * (n // 2 + 1))
+    return attention_case(rng, d, [m, 1, 0, 3], [m + n, n, 0, 3], window=(m % 2) * (n // 2 + 1), sinks=n % 4 == 0)
 
 
 def sum_squares(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:

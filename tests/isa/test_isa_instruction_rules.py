@@ -12,8 +12,8 @@ LEGAL: dict[str, tuple[str, str]] = {
     "matmul": ("dst=%d a=%a w=%w bias=%b", "d: bf16[t, 8]; a: bf16[t, 4]; w: bf16[8, 4]; b: fp32[8]"),
     "attention": (
         "dst=%d q=%q cache=%c tables=%p q_lens=%l kv_lens=%k q_extent=q_lens kv_extent=kv_lens heads=4 kv_heads=2 "
-        "qk_dim=8 v_dim=4 scale=0.5 window=0",
-        "d: bf16[t, 16]; q: bf16[t, 32]; c: bf16[9, 16, 24]; p: int32[n, 3]; l: int32[n]; k: int32[n]",
+        "qk_dim=8 v_dim=4 scale=0.5 window=0 sinks=%s",
+        "d: bf16[t, 16]; q: bf16[t, 32]; c: bf16[9, 16, 24]; p: int32[n, 3]; l: int32[n]; k: int32[n]; s: fp32[4]",
     ),
     "rmsnorm": ("dst=%d x=%x weight=%w eps=1e-06 plus_one=no", "d: bf16[t, 8]; x: bf16[t, 8]; w: bf16[4]"),
     "add_rmsnorm": (
@@ -103,6 +103,8 @@ BROKEN: list[tuple[str, str, str]] = [  # mnemonic, "what was -> what stands ins
     ("attention", "kv_heads=2 -> kv_heads=3", "heads=4 is not a multiple of kv_heads=3"),
     ("attention", "qk_dim=8 -> qk_dim=0", "qk_dim must be above 0"),
     ("attention", "v_dim=4 -> v_dim=-1", "v_dim must be above 0"),
+    ("attention", "s: fp32[4] -> s: fp32[2]", "sinks is fp32.2., must be .4."),
+    ("attention", "s: fp32[4] -> s: int32[4]", "%s is int32.*must hold floats"),
     ("attention", "window=0 -> window=-1", "window must be 0 .none. or more"),
     ("attention", "q: bf16[t, 32] -> q: bf16[t, 31]", "q is .*must be .tokens, 32."),
     ("attention", "q: bf16[t, 32] -> q: bf16[t, 1, 32]", "q is .*must be .tokens, 32."),

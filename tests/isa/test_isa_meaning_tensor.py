@@ -84,7 +84,7 @@ class Case:
         result: dict[str, np.ndarray] = bench.run(
             "attention dst=%d q=%q cache=%c tables=%p q_lens=%l kv_lens=%k q_extent=q_lens kv_extent=kv_lens "
             f"heads={self.heads} kv_heads={self.kv_heads} qk_dim={self.dims[0]} v_dim={self.dims[1]} "
-            f"scale=0.3 window={self.window}",
+            f"scale=0.3 window={self.window} sinks=-",
             values | changes.get("values", {}),
             extents | changes.get("extents", {}),
             d=f"{self.dtype}[t, {self.heads * self.dims[1]}]",

@@ -23,8 +23,8 @@ EXAMPLES = {
     "matmul": ("dst=%d a=%a w=%w bias=-", "d:bf16[t,8] a:bf16[t,4] w:fp8_e4m3[8,4]"),
     "attention": (
         "dst=%d q=%q cache=%c tables=%p q_lens=%l kv_lens=%k q_extent=ql kv_extent=kl heads=4 kv_heads=2 qk_dim=8 "
-        "v_dim=4 scale=0.3535533905932738 window=0",
-        "d:bf16[t,16] q:bf16[t,32] c:bf16[9,16,24] p:int32[n,3] l:int32[n] k:int32[n]",
+        "v_dim=4 scale=0.3535533905932738 window=0 sinks=%s",
+        "d:bf16[t,16] q:bf16[t,32] c:bf16[9,16,24] p:int32[n,3] l:int32[n] k:int32[n] s:fp32[4]",
     ),
     "rmsnorm": ("dst=%d x=%x weight=%w eps=1e-06 plus_one=yes", "d:fp16[t,8] x:fp32[t,8] w:bf16[4]"),
     "add_rmsnorm": (

@@ -51,7 +51,7 @@ def attention(bench: Any, q_lens: tuple[int, ...], kv_lens: tuple[int, ...], win
     extents = {"t": (sum(q_lens),), "n": (len(q_lens),), "q_lens": q_lens, "kv_lens": kv_lens}
     result: Work = bench.work(
         "attention dst=%d q=%q cache=%c tables=%p q_lens=%l kv_lens=%k q_extent=q_lens kv_extent=kv_lens "
-        f"heads=8 kv_heads=2 qk_dim=16 v_dim=4 scale=0.25 window={window}",
+        f"heads=8 kv_heads=2 qk_dim=16 v_dim=4 scale=0.25 window={window} sinks=-",
         extents=extents,
         d="bf16[t, 32]",
         q="bf16[t, 128]",

@@ -53,7 +53,8 @@ def refused(raw: dict[str, Any], kind: type[SiltwinError] = ConfigError) -> str:
 
 
 def test_the_registry_finds_the_families() -> None:
-    dense, experts = ["llama", "mistral", "qwen2", "qwen3"], ["mixtral", "olmoe", "qwen2_moe", "qwen3_moe"]
+    dense, experts = ["llama", "mistral", "qwen2", "qwen3"], ["mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "gpt_oss"]
+    experts += ["glm4_moe", "minimax_m2"]
     assert set(known_families()) >= {*dense, *experts}
 
 

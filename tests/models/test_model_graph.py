@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from siltwin.models.config import read_config
+from siltwin.models.config import read_config, read_json
 from siltwin.models.facts import describe
 from siltwin.models.graph import build_graph, kv_elements_per_token, parameter_shapes, total_parameters
 from siltwin.models.shelf import shipped_configs
@@ -56,6 +56,15 @@ MOE_CASES: list[dict[str, Any]] = [
     {"model_type": "qwen2_moe", "num_experts": 5, "shared_expert_intermediate_size": 24, "mlp_only_layers": [0]}
     | EXPERTS,
     {"model_type": "qwen3_moe", "num_experts": 5, "decoder_sparse_step": 2, "attention_bias": True} | EXPERTS,
+    {
+        "model_type": "gpt_oss",
+        "num_local_experts": 5,
+        "num_experts_per_tok": 2,
+        "rope_parameters": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64},
+    },
+    {"model_type": "glm4_moe", "n_routed_experts": 6, "n_group": 3, "topk_group": 2, "use_qk_norm": True, "head_dim": 8}
+    | EXPERTS,
+    {"model_type": "minimax_m2", "num_local_experts": 5, "num_experts_per_tok": 2, "rotary_dim": 4},
     {"model_type": "olmoe", "num_experts": 5, "num_experts_per_tok": 2, "num_attention_heads": 6, "head_dim": 8},
 ]
 
@@ -125,13 +134,17 @@ def test_published_sizes(name: str, params: int, kv_bytes: int) -> None:
         ("Qwen3-235B-A22B", 235_093_634_560, 22.19, 21.57, 192_512),
         ("Mixtral-8x22B", 140_620_634_112, 39.15, 38.96, 229_376),
         ("OLMoE-1B-7B", 6_919_161_856, 1.28, 1.18, 131_072),
+        ("GLM-4.5", 352_797_814_784, 33.63, 32.86, 376_832),
+        ("MiniMax-M2", 228_689_748_992, 11.03, 10.42, 253_952),
+        ("gpt-oss-120b", 116_829_156_672, 5.71, 5.13, 36_864),
         ("Llama-3.1-405B", 405_853_388_800, 405.85, 403.75, 516_096),
     ],
 )
 def test_active_parameters_are_the_published_ones(
     name: str, params: int, active: float, without: float, kv_bytes: int
 ) -> None:
-    facts = describe(read_config(shipped_configs()[name]))
+    raw = {key: value for key, value in read_json(shipped_configs()[name]).items() if key != "quantization_config"}
+    facts = describe(read_config(raw))
     assert (facts.total_params, facts.kv_bytes_per_token) == (params, kv_bytes)
     assert round(facts.active_params / 1e9, 2) == active
     assert round(facts.active_params_excl_embedding / 1e9, 2) == without

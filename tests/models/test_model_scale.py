@@ -110,6 +110,20 @@ MOE: dict[str, dict[str, Any]] = {
     "qwen2_moe": BIG
     | SPARSE
     | {"model_type": "qwen2_moe", "shared_expert_intermediate_size": 5632, "decoder_sparse_step": 2},
+    "glm4_moe": BIG
+    | {"model_type": "glm4_moe", "n_routed_experts": 256, "n_group": 8, "topk_group": 4, "num_experts_per_tok": 8}
+    | {"moe_intermediate_size": 1408, "first_k_dense_replace": 3, "head_dim": 128},
+    "minimax_m2": BIG
+    | {"model_type": "minimax_m2", "num_local_experts": 256, "num_experts_per_tok": 8, "rotary_dim": 64},
+    "gpt_oss": BIG
+    | {
+        "model_type": "gpt_oss",
+        "num_local_experts": 128,
+        "num_experts_per_tok": 4,
+        "head_dim": 64,
+        "hidden_act": "silu",
+    }
+    | {"rope_scaling": {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096}},
     "qwen3_moe": BIG | SPARSE | {"model_type": "qwen3_moe", "mlp_only_layers": [0], "norm_topk_prob": True},
 }
 
@@ -130,6 +144,13 @@ def test_expert_layers_keep_their_rules_and_their_order(name: str, seed: int) ->
         assert small.moe.sparse == (False, True, False, True)
     if name == "qwen3_moe":
         assert small.moe.sparse == (False, True, True)
+    if name == "glm4_moe":
+        assert small.moe.sparse == (False, False, True, True)
+        assert (small.moe.groups, small.moe.top_groups) == (4, 3)
+    if name == "gpt_oss":
+        assert [bool(window) for window in small.windows] == [True, False] * 2
+    assert small.rope.rotary_dim * config.head_dim == config.rope.rotary_dim * small.head_dim
+    assert read_config(small.to_hf(), name=small.name) == small
 
 
 @pytest.mark.parametrize("name", [*CONFIGS, "Llama-3.1-405B"])

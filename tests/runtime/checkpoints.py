@@ -25,6 +25,13 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 32,
+    "truncate": False,
+}
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"rope_parameters": LLAMA3, "head_dim": 8, "tie_word_embeddings": False},
     "mistral": {"sliding_window": 12, "head_dim": 10, "tie_word_embeddings": False},
@@ -52,6 +59,34 @@ MOE_FAMILIES: dict[str, dict[str, Any]] = {
         "norm_topk_prob": True,
         "head_dim": 16,
         "decoder_sparse_step": 2,
+    },
+    "gpt_oss": {
+        "num_local_experts": 7,
+        "num_experts_per_tok": 3,
+        "sliding_window": 12,
+        "head_dim": 16,
+        "rope_parameters": YARN,
+        "pad_token_id": None,
+    },
+    "glm4_moe": {
+        "n_routed_experts": 12,
+        "num_experts_per_tok": 4,
+        "n_group": 4,
+        "topk_group": 2,
+        "moe_intermediate_size": 20,
+        "routed_scaling_factor": 2.5,
+        "use_qk_norm": True,
+        "attention_bias": True,
+        "head_dim": 12,
+    },
+    "minimax_m2": {
+        "num_local_experts": 9,
+        "num_experts_per_tok": 3,
+        "head_dim": 12,
+        "rotary_dim": 6,
+        "pad_token_id": None,
+        "bos_token_id": None,
+        "eos_token_id": None,
     },
     "olmoe": {"num_experts": 6, "num_experts_per_tok": 3, "pad_token_id": None, "eos_token_id": None},
 }
