@@ -46,8 +46,7 @@ class Node(CardPart):
     """How these cards usually stand: used when no cluster is named. `topology` is a kind of cluster.
 
     `ports_to_peer` of a card's link ports carry what goes to one neighbour: a port each where neighbours are wired
-    directly, all of them where a switch stands between. Behind a switch, a full mesh is right for one flow a card at a
-    time (a ring, a send) and too fast for many at once.
+    directly, all of them where a `switch` stands between.
     """
 
     topology: Name

@@ -203,14 +203,14 @@ def _first(protocols: Mapping[str, Protocol]) -> Protocol:
 
 
 def usual(collective: str, group: Group, num_bytes: int) -> Choice:
-    """Without a row: level by level where a group spans several units evenly; for few bytes what needs few steps, where
-    links allow it (direct in a full mesh, halving and doubling through switches); else the collective's usual one.
+    """Without a row: level by level where a group spans several units evenly; direct in a full mesh, whose links all
+    carry at once; halving and doubling through switches for few bytes; else the collective's usual one.
     """
     names: Any = algorithms_for(collective)
     if len(group.shape) > 1 and len(group.topology.shape) > 1 and "hierarchical" in names:
         return Choice("hierarchical", Options(shape=group.shape))
-    small = {"full_mesh": "direct", "switch": "halving_doubling", "fat_tree": "halving_doubling"}
-    quick = small.get(group.topology.kind)
-    if num_bytes <= SMALL_BYTES and quick in names and len(group.ranks) > 2:
-        return Choice(str(quick))
+    kind, is_small = group.topology.kind, num_bytes <= SMALL_BYTES
+    wanted = "direct" if kind == "full_mesh" else "halving_doubling" if kind in ("switch", "fat_tree") else ""
+    if wanted in names and len(group.ranks) > 2 and (is_small or kind == "full_mesh"):
+        return Choice(wanted)
     return Choice(names[0])

@@ -109,7 +109,8 @@ def _stop_ids(checkpoint: Checkpoint) -> frozenset[int]:
 def cluster_of(card: CardSpec, cards: int, given: ClusterSpec | None) -> ClusterSpec:
     """The links between a layout's cards: the named cluster's, or those of the card's usual node.
 
-    Cards of a named cluster that the layout leaves over stay dark; their links stay in place.
+    Cards of a named cluster that the layout leaves over stay dark; their links stay in place. A message between cards
+    crosses two links where a switch stands between them, each with half of the card's latency.
     """
     if given is not None:
         return given
@@ -125,7 +126,7 @@ def cluster_of(card: CardSpec, cards: int, given: ClusterSpec | None) -> Cluster
             "error": max(errors, default=None),
         },
         "latency_ps": {
-            "value": int(card.link.latency_ps),
+            "value": int(card.link.latency_ps) // (2 if card.node.topology == "switch" else 1),
             "evidence": latency.evidence,
             "source": latency.source,
             "error": latency.error,

@@ -72,11 +72,14 @@ def test_without_a_row_groups_across_nodes_go_level_by_level() -> None:
     assert spec.choose("send_recv", 2, (0, 4), 10).algorithm == "direct"
 
 
-@pytest.mark.parametrize(("kind", "quick"), [("full_mesh", "direct"), ("switch", "halving_doubling"), ("ring", "ring")])
-def test_without_a_row_few_bytes_take_few_steps_where_links_allow_it(kind: str, quick: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "few", "many"),
+    [("full_mesh", "direct", "direct"), ("switch", "halving_doubling", "ring"), ("ring", "ring", "ring")],
+)
+def test_without_a_row_few_bytes_take_few_steps_and_many_use_all_links(kind: str, few: str, many: str) -> None:
     spec = make_cluster(kind, 8, 10**9, 10**6)
-    assert spec.choose("all_reduce", 8, range(8), 1 << 15).algorithm == quick
-    assert spec.choose("all_reduce", 8, range(8), 1 << 20).algorithm == "ring"
+    assert spec.choose("all_reduce", 8, range(8), 1 << 15).algorithm == few
+    assert spec.choose("all_reduce", 8, range(8), 1 << 20).algorithm == many
 
 
 def test_a_choice_needs_ranks_that_are_the_group() -> None:

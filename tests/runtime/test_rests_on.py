@@ -66,8 +66,8 @@ def test_the_memory_that_tiles_lie_in_is_a_ground_for_time() -> None:
         ({"power.tdp_w": "300"}, 1, None, ("power.tdp_w",)),
         ({"link.bandwidth_bytes_per_s": "50GB/s"}, 1, None, ("link.bandwidth_bytes_per_s",)),
         ({"link.bandwidth_bytes_per_s": "50GB/s"}, 2, None, ()),
-        ({"link.bandwidth_bytes_per_s": "50GB/s"}, 2, "nvlink4-8", ("link.bandwidth_bytes_per_s",)),
-        ({"link.eager_bytes": "1KiB", "clock_hz": "1GHz", "hbm.capacity_bytes": "96GiB"}, 2, "nvlink4-8", ()),
+        ({"link.bandwidth_bytes_per_s": "50GB/s"}, 2, "h100-8", ("link.bandwidth_bytes_per_s",)),
+        ({"link.eager_bytes": "1KiB", "clock_hz": "1GHz", "hbm.capacity_bytes": "96GiB"}, 2, "h100-8", ()),
     ],
 )
 def test_a_setting_that_changes_no_figure_is_told(
