@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from .errors import ProgramError
 from .instruction import (
     Array,
     Instruction,
@@ -15,10 +14,10 @@ from .instruction import (
     require,
     require_apart,
     require_floats,
-    require_rows,
     rows_cols,
 )
 from .operands import ExtentName, In, OptionalIn, Out
+from .paged import PagedContext, causal_mask
 from .work import AttentionShape, MatmulShape, Unit, Work
 
 
@@ -63,21 +62,6 @@ class MATMUL(Instruction, opcode=0x10, unit=Unit.TENSOR):
     def execute(self, m: Memory) -> None:
         product = m.get(self.a) @ m.get(self.w).T
         m.put(self.dst, product if self.bias is None else product + m.get(self.bias))
-
-
-def context_rows(cache: Array, table: Array, length: int) -> Array:
-    """The first `length` token rows of a sequence, gathered from its pages: [length, row]."""
-    page_tokens = cache.shape[1]
-    pages = table[: -(-length // page_tokens)]
-    return cache[pages].reshape(-1, cache.shape[2])[:length]
-
-
-def causal_mask(queries: int, length: int, window: int) -> Array:
-    """True where a query may look: not ahead of itself, nor further back than `window` tokens (itself included)."""
-    position = np.arange(length - queries, length)[:, None]
-    key = np.arange(length)[None, :]
-    mask: Array = key <= position
-    return mask & (key > position - window) if window else mask
 
 
 class ATTENTION(Instruction, opcode=0x11, unit=Unit.TENSOR):
@@ -125,7 +109,7 @@ class ATTENTION(Instruction, opcode=0x11, unit=Unit.TENSOR):
         if self.sinks is not None:
             sinks = t.type_of(self.sinks)
             require(sinks.shape == (self.heads,), self, f"sinks is {sinks}, must be [{self.heads}]")
-        self._check_lengths(t)
+        self._context().check(t)
 
     def _check_heads(self) -> None:
         for name in ("heads", "kv_heads", "qk_dim", "v_dim"):
@@ -135,22 +119,11 @@ class ATTENTION(Instruction, opcode=0x11, unit=Unit.TENSOR):
         )
         require(self.window >= 0, self, "window must be 0 (none) or more")
 
-    def _check_lengths(self, t: Shapes) -> None:
-        tables, q_lens, kv_lens = t.type_of(self.tables), t.type_of(self.q_lens), t.type_of(self.kv_lens)
-        require(
-            q_lens == kv_lens and len(q_lens.shape) == 1,
-            self,
-            f"q_lens is {q_lens} and kv_lens is {kv_lens}, must be int32 [sequences]",
-        )
-        require(
-            len(tables.shape) == 2 and tables.shape[:1] == q_lens.shape,
-            self,
-            f"tables is {tables}, must be int32 [sequences, pages]",
-        )
-        require({tables.dtype.name, q_lens.dtype.name} == {"int32"}, self, "tables and lengths must be int32")
+    def _context(self) -> PagedContext:
+        return PagedContext(self, self.q, self.tables, self.q_lens, self.kv_lens, self.q_extent, self.kv_extent)
 
     def work(self, s: Sizes) -> Work:
-        q_lens, kv_lens = self._bound_lengths(s)
+        q_lens, kv_lens = self._context().bound(s)
         pairs = sum(_visible(q, kv, self.window) for q, kv in zip(q_lens, kv_lens, strict=True))
         seen = sum(_touched(q, kv, self.window) for q, kv in zip(q_lens, kv_lens, strict=True))
         row_bytes = s.type_of(self.cache).dtype.bytes_of(s.shape(self.cache)[2])
@@ -172,46 +145,13 @@ class ATTENTION(Instruction, opcode=0x11, unit=Unit.TENSOR):
             ),
         )
 
-    def _bound_lengths(self, s: Sizes) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """New and cached tokens of every sequence, from the extents; ProgramError for lengths that cannot be."""
-        q_lens, kv_lens = s.extent(self.q_extent), s.extent(self.kv_extent)
-        if len(q_lens) != len(kv_lens) or len(q_lens) != s.shape(self.q_lens)[0]:
-            raise ProgramError(
-                f"attention: {len(q_lens)} lengths in {self.q_extent}, {len(kv_lens)} in {self.kv_extent}, "
-                f"for {s.shape(self.q_lens)[0]} sequences (in: {self})"
-            )
-        for queries, length in zip(q_lens, kv_lens, strict=True):
-            if not 0 <= queries <= length:
-                raise ProgramError(f"attention: {queries} new tokens in a cache of {length} (in: {self})")
-        if sum(q_lens) != s.shape(self.q)[0]:
-            raise ProgramError(f"attention: q has {s.shape(self.q)[0]} rows for {sum(q_lens)} new tokens (in: {self})")
-        return q_lens, kv_lens
-
     def execute(self, m: Memory) -> None:
-        q, cache, tables = m.get(self.q), m.get(self.cache), m.get(self.tables)
-        self._check_tables(m, cache, tables)
+        q, cache = m.get(self.q), m.get(self.cache)
         out = np.zeros(m.shape(self.dst), np.float32)
         sinks = np.full(self.heads, -np.inf, np.float32) if self.sinks is None else m.get(self.sinks)
-        start = 0
-        for index, (queries, length) in enumerate(zip(m.get(self.q_lens), m.get(self.kv_lens), strict=True)):
-            stop = start + int(queries)
-            if queries:
-                rows = context_rows(cache, tables[index], int(length))
-                out[start:stop] = self._sequence(q[start:stop], rows, sinks[:, None, None])
-            start = stop
+        for rows, context in self._context().sequences(m, cache):
+            out[rows] = self._sequence(q[rows], context, sinks[:, None, None])
         m.put(self.dst, out)
-
-    def _check_tables(self, m: Memory, cache: Array, tables: Array) -> None:
-        """The lengths in memory are the bound ones, and the pages that they reach are there."""
-        lengths = m.get(self.kv_lens)
-        for held, bound in zip((m.get(self.q_lens), lengths), self._bound_lengths(m), strict=True):
-            if tuple(held.tolist()) != bound:
-                raise ProgramError(f"attention: lengths {held.tolist()} in memory, {list(bound)} bound (in: {self})")
-        for table, length in zip(tables, lengths, strict=True):
-            pages = -(-int(length) // cache.shape[1])
-            if pages > len(table):
-                raise ProgramError(f"attention: {length} tokens need {pages} pages, the table has {len(table)}")
-            require_rows(self, table[:pages], len(cache), "page")
 
     def _sequence(self, q: Array, rows: Array, sinks: Array) -> Array:
         """[queries, heads * v_dim] of one sequence from its queries and its cache rows."""

@@ -56,6 +56,38 @@ class AttentionShape:
 
 
 @dataclass(frozen=True)
+class LatentShape:
+    """Latent attention of new tokens over their cached context, one entry of `q_lens`/`kv_lens` a sequence.
+
+    A cached token is a latent of `latent_dim` elements and `rope_dim` more that all heads share.
+    """
+
+    q_lens: tuple[int, ...]
+    kv_lens: tuple[int, ...]
+    num_heads: int
+    nope_dim: int
+    rope_dim: int
+    v_dim: int
+    latent_dim: int
+    page_tokens: int = 16
+
+    def ops(self, queries: int, length: int) -> tuple[int, int]:
+        """Operations of one sequence: keys and values expanded from its latents, or absorbed into its queries."""
+        if not queries:
+            return 0, 0
+        pairs = queries * length - queries * (queries - 1) // 2
+        per_token = self.latent_dim * (self.nope_dim + self.v_dim)
+        expanded = length * per_token + pairs * (self.nope_dim + self.rope_dim + self.v_dim)
+        absorbed = queries * per_token + pairs * (2 * self.latent_dim + self.rope_dim)
+        return 2 * self.num_heads * expanded, 2 * self.num_heads * absorbed
+
+    def expands(self, queries: int, length: int) -> bool:
+        """Whether a sequence is expanded: where that takes no more operations."""
+        expanded, absorbed = self.ops(queries, length)
+        return expanded <= absorbed
+
+
+@dataclass(frozen=True)
 class VectorShape:
     """Row-wise vector work: `rows` rows of `cols` elements, `passes` trips over a row (a reduction then a map is 2)."""
 
@@ -102,7 +134,15 @@ class CollectiveShape:
 
 
 Geometry = (
-    MatmulShape | GroupedShape | AttentionShape | VectorShape | MoveShape | TransferShape | CollectiveShape | None
+    MatmulShape
+    | GroupedShape
+    | AttentionShape
+    | LatentShape
+    | VectorShape
+    | MoveShape
+    | TransferShape
+    | CollectiveShape
+    | None
 )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...isa.dtype import FP32
 from ...isa.errors import ProgramError
-from ...isa.instruction import Array
+from ...isa.instruction import Array, Instruction
 from ...isa.meaning import ArrayMemory
 from ...isa.tensor import ATTENTION, MATMUL
 from . import attention as attention_kernels
@@ -132,7 +132,7 @@ def bind_attention(instruction: ATTENTION, memory: ArrayMemory) -> Thunk:
     def thunk() -> None:
         wrong, sequence, at = check(q_lens, kv_lens, tables, pages, page_tokens, q.count)
         if wrong:
-            raise _attention_error(i, wrong, sequence, at, q_lens, kv_lens, tables, pages, q.count)
+            raise attention_error(i, wrong, sequence, at, q_lens, kv_lens, tables, pages, q.count)
         if host_threads() > 1:
             over_rows(run, units, int(np.dot(q_lens.astype(np.int64), kv_lens)) * i.heads * dims // 8)
         else:
@@ -141,8 +141,8 @@ def bind_attention(instruction: ATTENTION, memory: ArrayMemory) -> Thunk:
     return thunk
 
 
-def _attention_error(
-    i: ATTENTION,
+def attention_error(
+    i: Instruction,
     wrong: int,
     sequence: int,
     at: int,
@@ -152,9 +152,10 @@ def _attention_error(
     pages: int,
     tokens: int,
 ) -> ProgramError:
+    """What `check_attention` found wrong, in words."""
     if wrong == attention_kernels.TOKENS:
-        return ProgramError(f"attention: q_lens add up to {at} new tokens, q has {tokens} rows (in: {i})")
-    what = f"attention: sequence {sequence} has q_len {q_lens[sequence]} and kv_len {kv_lens[sequence]}"
+        return ProgramError(f"{i.mnemonic}: q_lens add up to {at} new tokens, q has {tokens} rows (in: {i})")
+    what = f"{i.mnemonic}: sequence {sequence} has q_len {q_lens[sequence]} and kv_len {kv_lens[sequence]}"
     if wrong == attention_kernels.LENGTHS:
         return ProgramError(f"{what}; 0 <= q_len <= kv_len must hold (in: {i})")
     if wrong == attention_kernels.TABLE_SHORT:

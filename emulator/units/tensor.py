@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from ...isa.dtype import DType
 from ...isa.errors import ConfigError, ProgramError, UnsupportedError
-from ...isa.work import AttentionShape, GroupedShape, MatmulShape, Unit, Work
+from ...isa.work import AttentionShape, GroupedShape, LatentShape, MatmulShape, Unit, Work
 from ..spec import CardSpec
 from .rates import PS_PER_S, Bound, UnitDemand, demand_of, ps_for
 from .tiles import SLABS, TILES, schedule, search
@@ -64,8 +65,11 @@ def _machine(card: CardSpec, dtype: DType) -> _Machine:
     return _Machine(np.array(core, dtype=np.int64), PS_PER_S / card.clock_hz, PS_PER_S / l2_bytes_per_s)
 
 
-def matmul_plan(work: Work, card: CardSpec) -> TilePlan:
-    """The tile schedule of one or several matrix products; ConfigError when the card's SRAM holds no tile at all."""
+def matmul_plan(work: Work, card: CardSpec, *, from_hbm: bool = True) -> TilePlan:
+    """The tile schedule of one or several matrix products; ConfigError when the card's SRAM holds no tile at all.
+
+    Without `from_hbm` operands and result lie in L2, and HBM bounds nothing.
+    """
     shape = work.shape
     assert isinstance(shape, MatmulShape | GroupedShape) and work.dtype is not None, f"{work} is no matrix product"
     rows = _rows(shape)
@@ -74,7 +78,8 @@ def matmul_plan(work: Work, card: CardSpec) -> TilePlan:
             f"{shape} has more than 2^{MOST_PRODUCTS.bit_length() - 1} products; split the instruction"
         )
     machine = _machine(card, work.dtype)
-    hbm_ps = float(ps_for(work.read_bytes + work.write_bytes, card.hbm.attainable_bytes_per_s))
+    hbm_bytes = work.read_bytes + work.write_bytes if from_hbm else 0
+    hbm_ps = float(ps_for(hbm_bytes, card.hbm.attainable_bytes_per_s))
     found = search(
         np.array(rows, dtype=np.int64), shape.n, shape.k, work.dtype.bits, work.write_bytes, hbm_ps,
         machine.ps_per_cycle, machine.ps_per_l2_byte, machine.core, TILES, SLABS,
@@ -89,7 +94,7 @@ def matmul_plan(work: Work, card: CardSpec) -> TilePlan:
 
 def tensor_demand(work: Work, card: CardSpec) -> UnitDemand:
     """What a matrix product or an attention asks of a card; ProgramError for any other geometry."""
-    if work.dtype is None or not isinstance(work.shape, MatmulShape | GroupedShape | AttentionShape):
+    if work.dtype is None or not isinstance(work.shape, MatmulShape | GroupedShape | AttentionShape | LatentShape):
         raise ProgramError(
             f"a tensor instruction needs a dtype and a matmul or attention shape, not {work.dtype} and {work.shape}"
         )
@@ -99,6 +104,8 @@ def tensor_demand(work: Work, card: CardSpec) -> UnitDemand:
         return demand_of(card, fixed_ps, 0, "hbm", hbm=num_bytes)
     if isinstance(work.shape, AttentionShape):
         return _attention_demand(work, work.shape, card, fixed_ps)
+    if isinstance(work.shape, LatentShape):
+        return _latent_demand(work, work.shape, card, fixed_ps)
     plan = matmul_plan(work, card)
     machine = _machine(card, work.dtype)
     if card.l2 is None:
@@ -113,7 +120,7 @@ def _rows(shape: MatmulShape | GroupedShape) -> tuple[int, ...]:
     return (shape.m,) * shape.batch if isinstance(shape, MatmulShape) else shape.rows
 
 
-def _is_empty(shape: MatmulShape | GroupedShape | AttentionShape) -> bool:
+def _is_empty(shape: MatmulShape | GroupedShape | AttentionShape | LatentShape) -> bool:
     if isinstance(shape, MatmulShape | GroupedShape):
         return not (sum(_rows(shape)) and shape.n and shape.k)
     return not any(shape.q_lens)
@@ -137,9 +144,10 @@ def _attention_demand(work: Work, shape: AttentionShape, card: CardSpec, fixed_p
     machine = _machine(card, work.dtype)
     num_bytes = work.read_bytes + work.write_bytes
     hbm_ps = float(ps_for(num_bytes, card.hbm.attainable_bytes_per_s))
+    dims = (shape.qk_dim, shape.v_dim, shape.qk_dim + shape.v_dim)
     time_ps, tensor_cycles, vector_cycles, flow_cycles, l2_bytes, waits = schedule(
         np.array(shape.q_lens, dtype=np.int64), np.array(shape.kv_lens, dtype=np.int64),
-        shape.num_heads // shape.num_kv_heads, shape.num_kv_heads, shape.qk_dim, shape.v_dim, shape.window,
+        shape.num_heads // shape.num_kv_heads, shape.num_kv_heads, dims, shape.window,
         work.dtype.bits, hbm_ps, machine.ps_per_cycle, machine.ps_per_l2_byte, machine.core,
     )  # fmt: skip
     if card.l2 is None:
@@ -149,4 +157,100 @@ def _attention_demand(work: Work, shape: AttentionShape, card: CardSpec, fixed_p
     bound = _bound(compute_ps, flow_ps, l2_bytes * machine.ps_per_l2_byte, num_bytes, card)
     return demand_of(
         card, fixed_ps, math.ceil(time_ps), bound, tensor=tensor_cycles, vector=vector_cycles, hbm=num_bytes
+    )
+
+
+class _Part(NamedTuple):
+    """One step of an instruction that is several: times alone in picoseconds, and cycles of each unit."""
+
+    time_ps: float
+    compute_ps: float
+    flow_ps: float
+    l2_ps: float
+    tensor_cycles: int
+    vector_cycles: int
+    l2_bytes: int
+
+
+def _latent_demand(work: Work, shape: LatentShape, card: CardSpec, fixed_ps: int) -> UnitDemand:
+    """Products that expand keys and values or absorb them into queries, and attention, one after the other.
+
+    What stands between the steps stays in L2 where that holds it, and makes a trip to HBM and back where not.
+    """
+    assert work.dtype is not None
+    if len(shape.q_lens) != len(shape.kv_lens) or any(map(operator.gt, shape.q_lens, shape.kv_lens)):
+        raise ProgramError(
+            f"latent attention over {len(shape.q_lens)} query and {len(shape.kv_lens)} cache lengths: they must pair "
+            "up, and the new tokens be in the cache"
+        )
+    pairs = list(zip(shape.q_lens, shape.kv_lens, strict=True))
+    expanded = [pair for pair in pairs if pair[0] and shape.expands(*pair)]
+    absorbed = [pair for pair in pairs if pair[0] and not shape.expands(*pair)]
+    heads, made = shape.num_heads, shape.nope_dim + shape.v_dim
+    parts: list[_Part] = []
+    between = 0  # elements
+    if expanded:
+        tokens = sum(length for _, length in expanded)
+        between += tokens * heads * made
+        dims = (shape.nope_dim + shape.rope_dim, shape.v_dim, made + shape.rope_dim)
+        parts += [
+            _product_part(MatmulShape(tokens, heads * made, shape.latent_dim), work.dtype, card),
+            _attention_part(expanded, 1, heads, dims, work.dtype, card),
+        ]
+    if absorbed:
+        queries, row = sum(queries for queries, _ in absorbed), shape.latent_dim + shape.rope_dim
+        between += 2 * queries * heads * shape.latent_dim
+        parts += [
+            _product_part(MatmulShape(queries, shape.latent_dim, shape.nope_dim, heads), work.dtype, card),
+            _attention_part(absorbed, heads, 1, (row, shape.latent_dim, row), work.dtype, card),
+            _product_part(MatmulShape(queries, shape.v_dim, shape.latent_dim, heads), work.dtype, card),
+        ]
+    num_bytes = work.read_bytes + work.write_bytes
+    if card.l2 is None:
+        num_bytes = max(num_bytes, sum(part.l2_bytes for part in parts))
+    elif work.dtype.bytes_of(between) > card.l2.capacity_bytes:
+        num_bytes += 2 * work.dtype.bytes_of(between)
+    time_ps = sum(part.time_ps for part in parts)
+    compute_ps, flow_ps, l2_ps = (sum(times) for times in zip(*(part[1:4] for part in parts), strict=True))
+    bound = _bound(compute_ps, flow_ps, l2_ps, num_bytes, card)
+    return demand_of(
+        card,
+        fixed_ps,
+        math.ceil(max(time_ps, ps_for(num_bytes, card.hbm.attainable_bytes_per_s))),
+        bound,
+        tensor=sum(part.tensor_cycles for part in parts),
+        vector=sum(part.vector_cycles for part in parts),
+        hbm=num_bytes,
+    )
+
+
+def _product_part(shape: MatmulShape, dtype: DType, card: CardSpec) -> _Part:
+    """A product whose operands and result lie in L2."""
+    out_bytes = dtype.bytes_of(shape.m * shape.n * shape.batch)
+    plan = matmul_plan(Work(Unit.TENSOR, dtype=dtype, write_bytes=out_bytes, shape=shape), card, from_hbm=False)
+    machine = _machine(card, dtype)
+    compute_ps, flow_ps = plan.tensor_cycles * machine.ps_per_cycle, plan.flow_cycles * machine.ps_per_cycle
+    l2_ps = plan.l2_bytes * machine.ps_per_l2_byte
+    return _Part(plan.time_ps, compute_ps, flow_ps, l2_ps, plan.tensor_cycles, 0, plan.l2_bytes)
+
+
+def _attention_part(
+    pairs: list[tuple[int, int]],
+    group: int,
+    kv_heads: int,
+    dims: tuple[int, int, int],
+    dtype: DType,
+    card: CardSpec,
+) -> _Part:
+    """Attention of (new, cached) tokens whose operands lie in L2."""
+    machine = _machine(card, dtype)
+    q_lens, kv_lens = (np.array(lengths, dtype=np.int64) for lengths in zip(*pairs, strict=True))
+    time_ps, tensor_cycles, vector_cycles, flow_cycles, l2_bytes, waits = schedule(
+        q_lens, kv_lens, group, kv_heads, dims, 0, dtype.bits, 0.0,
+        machine.ps_per_cycle, machine.ps_per_l2_byte, machine.core,
+    )  # fmt: skip
+    flow_ps = flow_cycles * machine.ps_per_cycle
+    compute_ps = 0.0 if waits else flow_ps
+    return _Part(
+        time_ps, compute_ps, flow_ps, l2_bytes * machine.ps_per_l2_byte, tensor_cycles, vector_cycles, l2_bytes
     )

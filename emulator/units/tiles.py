@@ -105,7 +105,7 @@ def _item(rows, blocks, dims, bits, core):  # type: ignore[no-untyped-def]
     array = _ceil(rows, core[ROWS]) * (score + value) * core[STEP] + 2 * core[FILL] + core[SLAB] * blocks
     scores = rows * tokens
     lanes = _ceil(scores * SOFTMAX_OPS, core[LANES]) + _ceil(scores, core[EXPONENTIALS])
-    load = _ceil(tokens * (dims[0] + dims[1]) * bits, 8 * core[LOAD])
+    load = _ceil(tokens * dims[2] * bits, 8 * core[LOAD])
     return array, lanes, load, max(array + lanes, load)
 
 
@@ -186,16 +186,17 @@ def _deal(q_lens, kv_lens, group, kv_heads, dims, window, bits, split, core):  #
 
 
 @njit(cache=True)
-def schedule(q_lens, kv_lens, group, kv_heads, qk_dim, v_dim, window, bits, hbm_ps, ps_cycle, ps_l2_byte, core):  # type: ignore[no-untyped-def]
+def schedule(q_lens, kv_lens, group, kv_heads, dims, window, bits, hbm_ps, ps_cycle, ps_l2_byte, core):  # type: ignore[no-untyped-def]
     """Attention of sequences with `q_lens` new tokens over `kv_lens` cached ones, each kv head serving `group` heads.
 
-    The cache of every tile is cut in as many parts (powers of two) as makes the whole fastest, as long as tiles are
-    fewer than four a core. Returns (picoseconds, tensor cycles, vector cycles, flow cycles, L2 bytes, whether loads
-    outlast array and lanes); the unit cycles are the makespan in proportion to what each did.
+    `dims` are the elements of a key, of a value, and of what is read of the cache for both: fewer than their sum where
+    values are part of keys. The cache of every tile is cut in as many parts (powers of two) as makes the whole fastest,
+    as long as tiles are fewer than four a core. Returns (picoseconds, tensor cycles, vector cycles, flow cycles, L2
+    bytes, whether loads outlast array and lanes); the unit cycles are the makespan in proportion to what each did.
     """
     best = np.inf
     chosen = (0, 0, 0, 0, False)
-    dims = (qk_dim, v_dim)
+    v_dim = dims[1]
     rows_all = 0
     for q_len in q_lens:
         rows_all += group * kv_heads * q_len
@@ -204,7 +205,7 @@ def schedule(q_lens, kv_lens, group, kv_heads, qk_dim, v_dim, window, bits, hbm_
         flow, arrays, lanes, loads, total, loaded, items = _deal(
             q_lens, kv_lens, group, kv_heads, dims, window, bits, split, core
         )
-        l2 = (loaded * KV_BLOCK + rows_all) * (qk_dim + v_dim) * bits // 8
+        l2 = (loaded * KV_BLOCK * dims[2] + rows_all * (dims[0] + v_dim)) * bits // 8
         exposed = 0
         if split > 1:
             l2 += 2 * split * rows_all * v_dim * ACCUMULATOR_BYTES

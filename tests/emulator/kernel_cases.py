@@ -11,6 +11,7 @@ from siltwin.isa.dma import COPY, EMBEDDING, GATHER, HOST_LOAD, HOST_STORE, SCAT
 from siltwin.isa.dtype import BF16, DTYPES, FP16, FP32, INT32, INT64, DType, decode, encode
 from siltwin.isa.experts import COMBINE, GROUPED_GATED, GROUPED_MATMUL, PERMUTE, ROUTE
 from siltwin.isa.instruction import Instruction, TensorType
+from siltwin.isa.latent import LATENT_ATTENTION
 from siltwin.isa.meaning import ArrayMemory
 from siltwin.isa.operands import Ref
 from siltwin.isa.program import Binding, Block
@@ -260,6 +261,35 @@ def attention_case(
     return build(instruction, entries, fp32_ulps=32, extents=extents)
 
 
+def latent_case(
+    rng: np.random.Generator,
+    d: DType,
+    q_lens: list[int],
+    kv_lens: list[int],
+    heads: int = 3,
+    dims: tuple[int, int, int, int] = (8, 6, 5, 12),
+    **options: Any,
+) -> Case:
+    """Pages and tables as in attention; dims are a head's own and shared key parts, its value, and the latent."""
+    nope, rope, v, latent = dims
+    paged = attention_case(rng, d, q_lens, kv_lens, 1, 1, (latent, rope), **options)
+    tokens = sum(q_lens)
+    entries = {
+        "o": (d, numbers(rng, d, tokens, heads * v)),
+        "n": (d, numbers(rng, d, tokens, heads * nope)),
+        "p": (d, numbers(rng, d, tokens, heads * rope)),
+        "w": (d, encode(rng.standard_normal((heads * (nope + v), latent)).astype(np.float32) / latent**0.5, d)),
+    } | {name: (paged.kinds[name], paged.arrays[name]) for name in ("c", "t", "ql", "kl")}
+    refs = (Ref("o"), Ref("n"), Ref("p"), Ref("c"), Ref("w"), Ref("t"), Ref("ql"), Ref("kl"))
+    instruction = LATENT_ATTENTION(*refs, "q", "kv", heads, nope, rope, v, (nope + rope) ** -0.5)
+    extents = {"q": tuple(q_lens), "kv": tuple(kv_lens)}
+    return build(instruction, entries, fp32_ulps=64, floor=4e-6, extents=extents)
+
+
+def latent(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    return latent_case(rng, d, [m, 1, 0, 3], [m + n, n, 0, 3], dims=(8, 6, 5, n + 1))
+
+
 def attention(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
     return attention_case(rng, d, [m, 1, 0, 3], [m + n, n, 0, 3], window=(m % 2) * (n // 2 + 1), sinks=n % 4 == 0)
 
@@ -359,6 +389,7 @@ def combine(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
 CASES: dict[str, Callable[[np.random.Generator, DType, int, int], Case]] = {
     "matmul": matmul,
     "attention": attention,
+    "latent_attention": latent,
     "rmsnorm": rmsnorm,
     "add_rmsnorm": add_rmsnorm,
     "layernorm": layernorm,

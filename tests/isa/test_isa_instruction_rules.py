@@ -15,6 +15,12 @@ LEGAL: dict[str, tuple[str, str]] = {
         "qk_dim=8 v_dim=4 scale=0.5 window=0 sinks=%s",
         "d: bf16[t, 16]; q: bf16[t, 32]; c: bf16[9, 16, 24]; p: int32[n, 3]; l: int32[n]; k: int32[n]; s: fp32[4]",
     ),
+    "latent_attention": (
+        "dst=%d q_nope=%q q_rope=%r cache=%c w=%w tables=%p q_lens=%l kv_lens=%k q_extent=q_lens kv_extent=kv_lens "
+        "heads=4 nope_dim=8 rope_dim=6 v_dim=5 scale=0.5",
+        "d: bf16[t, 20]; q: bf16[t, 32]; r: bf16[t, 24]; c: bf16[9, 16, 22]; w: bf16[52, 16]; p: int32[n, 3]; "
+        "l: int32[n]; k: int32[n]",
+    ),
     "rmsnorm": ("dst=%d x=%x weight=%w eps=1e-06 plus_one=no", "d: bf16[t, 8]; x: bf16[t, 8]; w: bf16[4]"),
     "add_rmsnorm": (
         "dst=%d x=%x delta=%y weight=%w eps=1e-06 plus_one=no",
@@ -123,6 +129,19 @@ BROKEN: list[tuple[str, str, str]] = [  # mnemonic, "what was -> what stands ins
     ("attention", "p: int32[n, 3] -> p: int64[n, 3]", "tables and lengths must be int32"),
     ("attention", "q_extent=q_lens -> q_extent=t", "vector extent 't' is not declared"),
     ("attention", "kv_extent=kv_lens -> kv_extent=z", "vector extent 'z' is not declared"),
+    ("latent_attention", "heads=4 -> heads=0", "heads must be above 0"),
+    ("latent_attention", "nope_dim=8 -> nope_dim=0", "nope_dim must be above 0"),
+    ("latent_attention", "rope_dim=6 -> rope_dim=0", "rope_dim must be above 0"),
+    ("latent_attention", "v_dim=5 -> v_dim=-1", "v_dim must be above 0"),
+    ("latent_attention", "q: bf16[t, 32] -> q: bf16[t, 31]", "q_nope is .*must be .'t', 32."),
+    ("latent_attention", "r: bf16[t, 24] -> r: bf16[n, 24]", "q_rope is .*must be .'t', 24."),
+    ("latent_attention", "d: bf16[t, 20] -> d: bf16[t, 32]", "dst is .*must be .'t', 20."),
+    ("latent_attention", "c: bf16[9, 16, 22] -> c: bf16[9, 16, 6]", "cache is .*latent . 6"),
+    ("latent_attention", "c: bf16[9, 16, 22] -> c: bf16[9, t, 22]", "page_tokens a number above 0"),
+    ("latent_attention", "w: bf16[52, 16] -> w: bf16[52, 15]", "w is .*must be .52, 16."),
+    ("latent_attention", "w: bf16[52, 16] -> w: int8[52, 16]", "%w is int8.*must hold floats"),
+    ("latent_attention", "p: int32[n, 3] -> p: int32[t, 3]", "tables is .*must be int32 .sequences, pages."),
+    ("latent_attention", "dst=%d -> dst=%q; v_dim=5 -> v_dim=8; 52 -> 64", "%q overlaps %q"),
     ("attention", "dst=%d -> dst=%q; v_dim=4 -> v_dim=8; 24] -> 32]", "%q overlaps %q"),
     ("rmsnorm", "eps=1e-06 -> eps=-1e-06", "eps must be 0 or more"),
     ("rmsnorm", "w: bf16[4] -> w: bf16[3]", "weight is .*must divide rows of"),

@@ -26,6 +26,11 @@ EXAMPLES = {
         "v_dim=4 scale=0.3535533905932738 window=0 sinks=%s",
         "d:bf16[t,16] q:bf16[t,32] c:bf16[9,16,24] p:int32[n,3] l:int32[n] k:int32[n] s:fp32[4]",
     ),
+    "latent_attention": (
+        "dst=%d q_nope=%q q_rope=%r cache=%c w=%w tables=%p q_lens=%l kv_lens=%k q_extent=ql kv_extent=kl heads=4 "
+        "nope_dim=8 rope_dim=6 v_dim=5 scale=0.2672612419124244",
+        "d:bf16[t,20] q:bf16[t,32] r:bf16[t,24] c:bf16[9,16,22] w:bf16[52,16] p:int32[n,3] l:int32[n] k:int32[n]",
+    ),
     "rmsnorm": ("dst=%d x=%x weight=%w eps=1e-06 plus_one=yes", "d:fp16[t,8] x:fp32[t,8] w:bf16[4]"),
     "add_rmsnorm": (
         "dst=%d x=%x delta=%y weight=%w eps=1e-05 plus_one=no",
