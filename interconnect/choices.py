@@ -13,6 +13,7 @@ from ..isa.errors import ConfigError
 from .collectives.expand import NO_OPTIONS, check_expansion, expand
 from .collectives.plan import Plan
 from .collectives.protocol import PLAIN, Protocol
+from .collectives.reducers import nearest_reducer
 from .collectives.registry import ALGORITHMS, COLLECTIVES, Options, algorithms_for
 from .evidence import Quantity
 from .topology import Topology
@@ -159,7 +160,7 @@ def candidates(collective: str, group: Group) -> tuple[Choice, ...]:
     shape, found = group.shape, []
     for name in algorithms_for(collective):
         takes = ALGORITHMS[collective, name].takes
-        if ALGORITHMS[collective, name].uses_switch and not group.topology.reducing:
+        if not _has_its_switch(collective, name, group):
             continue
         options = Options(shape=shape) if "shape" in takes and len(shape) > 1 else NO_OPTIONS
         if name in SHAPED and len(shape) < 2 or name == "rings" and len(shape) > 2:
@@ -180,12 +181,19 @@ def choose(
         if row.collective == collective and _fits(row, group, num_bytes):
             shape = group.shape if "shape" in ALGORITHMS[collective, row.algorithm].takes else ()
             shape = shape if len(shape) > 1 else ()
-            if row.algorithm in SHAPED and not shape:
+            if row.algorithm in SHAPED and not shape or not _has_its_switch(collective, row.algorithm, group):
                 continue  # such a group cannot run it
             options = Options(shape, row.chunks, row.rails)
             return Choice(row.algorithm, options, protocols[row.protocol] if row.protocol else _first(protocols))
     chosen = usual(collective, group, num_bytes)
     return Choice(chosen.algorithm, chosen.options, _first(protocols))
+
+
+def _has_its_switch(collective: str, algorithm: str, group: Group) -> bool:
+    """Whether an algorithm needs no switch that reduces, or the group has one."""
+    if not ALGORITHMS[collective, algorithm].uses_switch:
+        return True
+    return bool(group.topology.reducing) and nearest_reducer(group.ranks, group.topology) is not None
 
 
 def _fits(row: ChoiceSpec, group: Group, num_bytes: int) -> bool:

@@ -13,6 +13,7 @@ from ..topology import Topology
 from .cache import WeighedCache
 from .plan import Ints, Pattern, Plan
 from .protocol import Terms
+from .reducers import nearest_reducer
 
 AT_ONCE = 1 << 22  # crossings looked at together
 NEARLY = 1 - 1e-12  # floats choose the busiest link but for ties this close, which whole numbers decide
@@ -261,7 +262,7 @@ def _storing(link: Link) -> tuple[int, int]:
 
 
 def _switch_of(plan: Plan, ranks: tuple[int, ...], topology: Topology) -> int:
-    """The reducing switch that is nearest to all members together, the lowest of several; -1 where none is needed."""
+    """The switch that a plan's members reduce in; -1 where none is needed."""
     if not plan.uses_switch or plan.size == 1:
         return -1
     if not topology.reducing:
@@ -269,16 +270,13 @@ def _switch_of(plan: Plan, ranks: tuple[int, ...], topology: Topology) -> int:
             f"{plan.name}: no switch of this {topology.kind} reduces; choose another algorithm, or say "
             "`switch_reduces: true` at the level whose switches do"
         )
-    found: dict[int, int] = {}
-    for switch in sorted(topology.reducing):
-        try:
-            routes = router(topology).routes(np.array(ranks), np.full(len(ranks), switch), fixed=True)
-        except ConfigError:
-            continue
-        found[switch] = int(routes.hops.sum())
-    if not found:
-        raise ConfigError(f"{plan.name}: no reducing switch is reached from all of ranks {ranks}")
-    return min(found, key=lambda switch: (found[switch], switch))
+    switch = nearest_reducer(ranks, topology)
+    if switch is None:
+        raise ConfigError(
+            f"{plan.name}: {topology.names(ranks)} do not all reach one switch that reduces without passing through "
+            "other cards; choose another algorithm"
+        )
+    return switch
 
 
 def _check_ranks(plan: Plan, ranks: tuple[int, ...], topology: Topology) -> None:

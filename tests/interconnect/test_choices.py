@@ -133,8 +133,40 @@ def test_candidates_are_all_algorithms_that_the_group_can_run() -> None:
     flat = {choice.algorithm for choice in candidates("all_reduce", load_cluster("ring-8").group(range(8)))}
     assert flat == {"ring", "direct", "double_binary_tree", "halving_doubling", "ring_both_ways", "rings"}
     rails = {choice.algorithm: choice for choice in candidates("all_reduce", load_cluster("h100-4x8").group(range(32)))}
-    assert rails.keys() == flat | {"in_switch", "hierarchical", "hierarchical_direct"}
+    assert rails.keys() == flat | {"hierarchical", "hierarchical_direct"}
     assert rails["rings"].options.shape == (4, 8)
+
+
+def test_a_switch_reduces_for_those_who_reach_it_over_switches_alone() -> None:
+    """On 4 nodes of 8 the NVSwitch of a node adds for its 8 cards; rail groups would pass cards on their way to it."""
+    spec = load_cluster("h100-4x8")
+    for ranks, there in {
+        tuple(range(8, 16)): True,
+        (9, 12, 10): True,
+        (0, 8, 16, 24): False,
+        (3, 11): False,
+        (0, 1, 2, 3, 4, 5, 6, 7, 8): False,
+        tuple(range(32)): False,
+    }.items():
+        for collective in ("all_reduce", "all_gather", "broadcast"):
+            offered = {choice.algorithm for choice in candidates(collective, spec.group(ranks))}
+            assert ("in_switch" in offered) == there, ranks
+
+
+def test_a_row_for_a_switch_that_a_group_does_not_share_is_passed_over() -> None:
+    levels = [LEVELS[0] | {"kind": "switch", "switch_reduces": True}, LEVELS[1]]
+    spec = spec_of({"collective": "all_reduce", "algorithm": "in_switch"}, levels=levels)
+    assert spec.choose("all_reduce", 4, (4, 5, 6, 7), 1 << 20).algorithm == "in_switch"
+    assert spec.choose("all_reduce", 3, (0, 4, 8), 1 << 20).algorithm == "ring"
+    assert spec.choose("all_reduce", 12, range(12), 1 << 20).algorithm == "hierarchical"
+    with pytest.raises(ConfigError, match="in_switch.*cards 0, 4, 8 do not all reach one switch that reduces without"):
+        group_amounts(expand("all_reduce", 3, "in_switch"), [1] * 3, (0, 4, 8), spec.topology())
+
+
+def test_a_fat_tree_whose_spines_reduce_adds_over_its_leaves() -> None:
+    spec = load_cluster("fat-tree-512").model_copy(update={"switch_reduces": True})
+    offered = {choice.algorithm for choice in candidates("all_reduce", spec.group((0, 100, 511)))}
+    assert "in_switch" in offered
 
 
 def test_a_protocol_costs_a_start_and_a_step_and_takes_its_share_of_the_bandwidth() -> None:
