@@ -20,6 +20,8 @@ from .gguf_file import read_gguf
 from .gguf_store import GgufStore, gguf_config
 from .graph import build_graph, parameter_shapes
 from .model_config import ModelConfig
+from .packed import open_packed
+from .packs.packed_store import RawStore
 from .paths import is_there
 from .random_weights import RandomStore
 from .safetensors_store import has_weights, open_safetensors
@@ -33,6 +35,14 @@ _ROWS_AT_ONCE = 4096
 # Buffers that older transformers saved, and multi-token-prediction layers: not part of the forward pass.
 _HARMLESS_EXTRA = re.compile(
     r"(.*\.)?(rotary_emb\.inv_freq|rotary_emb\.(cos|sin)_cached|masked_bias)$|(model\.)?mtp\..*"
+)
+_ACTIVATION_SCALES = (
+    ".input_scale",
+    ".input_zero_point",
+    ".input_global_scale",
+    ".activation_scale",
+    ".k_scale",
+    ".v_scale",
 )
 
 
@@ -124,7 +134,11 @@ def random_checkpoint(config: ModelConfig, seed: int = 0, tokenizer: Tokenizer |
     graph = build_graph(config)
     shapes = parameter_shapes(graph)
     source = f"{config.source}, random weights (seed {seed})"
-    return Checkpoint(config, graph, source, tokenizer, config.assumed, RandomStore(shapes, seed), shapes)
+    warnings = config.assumed
+    if config.quantization is not None:
+        method = config.quantization.method
+        warnings += (f"the config quantises weights ({method}); random ones are drawn and held in the run's dtype",)
+    return Checkpoint(config, graph, source, tokenizer, warnings, RandomStore(shapes, seed), shapes)
 
 
 def _open_directory(directory: Path) -> Checkpoint:
@@ -136,7 +150,8 @@ def _open_directory(directory: Path) -> Checkpoint:
     if not has_weights(directory):
         raise ConfigError(f"{directory}: has no weights; give {directory / 'config.json'} for seeded random ones")
     tokenizer = tokenizer_of_directory(directory, config.eos_ids)
-    return _checked(config, open_safetensors(directory), str(directory), tokenizer)
+    store = open_safetensors(directory)
+    return _checked(config, store, str(directory), tokenizer, raw=store)
 
 
 def _open_gguf(path: Path) -> Checkpoint:
@@ -161,10 +176,15 @@ def _with_generation_eos(config: ModelConfig, directory: Path) -> ModelConfig:
     return replace(config, eos_ids=eos, resolved={**config.resolved, "eos_token_id": list(eos)})
 
 
-def _checked(config: ModelConfig, store: TensorStore, source: str, tokenizer: Tokenizer | None) -> Checkpoint:
-    """A checkpoint whose every tensor is there with the right shape and dtype."""
+def _checked(
+    config: ModelConfig, store: TensorStore, source: str, tokenizer: Tokenizer | None, raw: RawStore | None = None
+) -> Checkpoint:
+    """A checkpoint whose every tensor is there with the right shape and dtype; `raw` may hold packed ones."""
     graph = build_graph(config)
     shapes = parameter_shapes(graph)
+    packed_notes: list[str] = []
+    if raw is not None and config.quantization is not None:
+        store, packed_notes = open_packed(raw, config.quantization, graph, shapes)
     store = with_hub_names(store, graph)
     present = set(store.names())
     missing = [name for name in shapes if name not in present]
@@ -177,7 +197,7 @@ def _checked(config: ModelConfig, store: TensorStore, source: str, tokenizer: To
                 f"the config of {config.name} asks for {list(shape)}"
             )
         store.dtype(name)  # raises for what is no weight
-    warnings = [*config.assumed, *_extra(config, graph, store, present - set(shapes))]
+    warnings = [*config.assumed, *packed_notes, *_extra(config, graph, store, present - set(shapes))]
     if tokenizer is not None and tokenizer.vocab_size > config.vocab_size:
         warnings.append(f"the tokenizer has {tokenizer.vocab_size} ids; the model embeds only {config.vocab_size}")
     return Checkpoint(config, graph, source, tokenizer, tuple(warnings), store, shapes)
@@ -198,6 +218,8 @@ def _extra(config: ModelConfig, graph: Graph, store: TensorStore, extra: set[str
         layer = beyond.match(name)
         if _HARMLESS_EXTRA.match(name) or (layer and int(layer[1]) >= config.num_layers):
             continue  # layers past the last are multi-token prediction
+        if config.quantization is not None and name.endswith(_ACTIVATION_SCALES):
+            continue  # the warnings say already that activations and caches are not quantised
         left.append(name)
     if left:
         yield f"{len(left)} tensors of the checkpoint are not used: {_first(left)}"

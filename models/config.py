@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..isa.errors import ConfigError, NotYetError, UnsupportedError
+from ..isa.errors import ConfigError, UnsupportedError
 from .family import Family
 from .fields import Fields, cut, short
 from .model_config import ModelConfig
+from .packs.quantization_config import read_quantization
 from .paths import refuse_endless
 from .registry import known_families
 
@@ -74,16 +76,17 @@ def read_config(
         raw, where = read_json(path), where or str(path)
         name = name or (path.resolve().parent.name if path.name == "config.json" else path.stem)
     family = _known(raw, where)
-    _refuse_wholesale(raw, where)
     fields = Fields(raw, where)
     config = family.read(fields, name)
     for key in ("is_encoder_decoder", "add_cross_attention", "tie_encoder_decoder"):
         fields.neutral(key, False, None)
-    for key in ("chunk_size_feed_forward", "pruned_heads", "per_layer_config", "quantization_config"):
+    for key in ("chunk_size_feed_forward", "pruned_heads", "per_layer_config"):
         fields.neutral(key, None, 0, {}, [])
+    fields.take("quantization_config", None, record=False)
     fields.neutral("is_decoder", True, False, None)  # a causal language model either way
     fields.refuse_the_rest(HARMLESS, f"the {family.name} family")
-    return config
+    packed = raw.get("quantization_config") != {}
+    return replace(config, quantization=read_quantization(raw, where) if packed else None)
 
 
 def family_of(config: ModelConfig) -> Family:
@@ -151,13 +154,3 @@ def _signs(keys: Mapping[str, Any], signs: Mapping[str, str]) -> list[str]:
             shown = f"{key}={value}" if isinstance(value, int | float | str) else key
             found.setdefault(meaning, f"{meaning} ({shown})")
     return list(found.values())
-
-
-def _refuse_wholesale(raw: Mapping[str, Any], where: str) -> None:
-    quantization = raw.get("quantization_config")
-    if quantization:
-        method = quantization.get("quant_method") if isinstance(quantization, Mapping) else quantization
-        raise NotYetError(
-            f"{where}: quantization_config (quant_method {method!r}) is not supported yet; "
-            "use the checkpoint in bfloat16, float16 or float32"
-        )

@@ -10,11 +10,13 @@ from typing import Any
 from ..isa.dtype import DType
 from .blocks import Activation, Rope
 from .moe import MoeConfig
+from .packs.plan import QuantPlan
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """One decoder; `moe` None means that every feed-forward is dense.
+    """One decoder; `moe` None means that every feed-forward is dense, `quantization` says how a
+    checkpoint packs its weights (None: not at all) and is no part of `to_hf`.
 
     Sizes are in elements; `windows` has one entry a layer (0: full attention). `qk_norm` norms each head of q and k, or
     all heads together if `full_qk_norm`. `resolved` holds every key that was read, in transformers 5 spelling, at the
@@ -48,6 +50,7 @@ class ModelConfig:
     full_qk_norm: bool = False
     sinks: bool = False
     moe: MoeConfig | None = None
+    quantization: QuantPlan | None = field(default=None, compare=False, repr=False)
     assumed: tuple[str, ...] = field(default=(), compare=False)
     source: str = field(default="", compare=False)
     resolved: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)

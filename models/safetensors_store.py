@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from ..isa.dtype import BF16, FP16, FP32, DType
+from ..isa.dtype import BF16, DTYPES, FP16, FP32, DType
 from ..isa.errors import ConfigError, NotYetError, UnsupportedError
 from .config import read_json
 from .fields import cut, short
@@ -18,6 +19,15 @@ from .store import Array, Shape
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _DTYPES: dict[str, DType] = {"F32": FP32, "F16": FP16, "BF16": BF16}
+_PACKED: dict[str, DType] = {  # codes, scales and shapes of packed weights
+    "F8_E4M3": DTYPES["fp8_e4m3"],
+    "F8_E5M2": DTYPES["fp8_e5m2"],
+    "F8_E8M0": DTYPES["e8m0"],
+    "U8": DTYPES["uint8"],
+    "I8": DTYPES["int8"],
+    "I32": DTYPES["int32"],
+    "I64": DTYPES["int64"],
+}
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.bin.index.json")
 
 
@@ -27,6 +37,7 @@ class SafetensorsStore:
     def __init__(self, entries: dict[str, tuple[Path, Entry]]) -> None:
         self._entries = entries
         self._open: dict[Path, Any] = {}
+        self._bytes: dict[Path, Array] = {}
 
     def names(self) -> Iterable[str]:
         """Every tensor in the files."""
@@ -44,6 +55,14 @@ class SafetensorsStore:
         message = f"{path}: {name}: dtype {entry.dtype} is not supported for a weight; known: {', '.join(_DTYPES)}"
         raise NotYetError(message) if entry.dtype.startswith("F8") else ConfigError(message)
 
+    def stored_dtype(self, name: str) -> DType:
+        """The element type of a tensor, be it a weight or a part of a packed one; ConfigError for any other."""
+        path, entry = self._entries[name]
+        dtype = (_DTYPES | _PACKED).get(entry.dtype)
+        if dtype is None:
+            raise ConfigError(f"{path}: {name}: dtype {entry.dtype} is no part of a packed weight")
+        return dtype
+
     def where(self, name: str) -> str:
         """The shard that holds it."""
         return str(self._entries[name][0])
@@ -54,6 +73,21 @@ class SafetensorsStore:
         index = (slice(None),) * axis + (slice(start, stop),)
         values: Array = self._file(path).get_slice(name)[index]
         return values.view(self.dtype(name).storage)
+
+    def read_stored(self, name: str, axis: int | None = None, part: slice = slice(None)) -> Array:
+        """A tensor of any `stored_dtype`, or `part` of one of its axes, in storage form.
+
+        The bytes are taken from the file itself, since the library gives NumPy no 8-bit floats.
+        """
+        path, entry = self._entries[name]
+        if path not in self._bytes:
+            content = np.memmap(path, np.uint8, mode="r")
+            self._bytes[path] = content[8 + int.from_bytes(content[:8].tobytes(), "little") :]
+        stored = self._bytes[path][entry.begin : entry.end]
+        index = () if axis is None else (slice(None),) * axis + (part,)
+        storage = self.stored_dtype(name).storage
+        aligned = stored.view(storage) if stored.ctypes.data % storage.itemsize == 0 else stored.copy().view(storage)
+        return np.array(aligned.reshape(entry.shape)[index])
 
     def _file(self, path: Path) -> Any:
         if path not in self._open:

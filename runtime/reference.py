@@ -99,27 +99,24 @@ def _without_bars(logging: Any) -> Iterator[None]:
 
 
 def _load(checkpoint: Checkpoint, torch: Any, transformers: Any) -> Any:
-    """The transformers model: by its own loader from a directory, else from siltwin's reading of the weights."""
+    """The transformers model: by its own loader from a directory, else from siltwin's reading of the weights.
+
+    Packed checkpoints take the second way, since to load them transformers wants a package for each format.
+    """
     directory = Path(checkpoint.source)
-    if directory.is_dir():
-        load = transformers.AutoModelForCausalLM.from_pretrained
-        # Neither code nor pickles of a checkpoint are ever run.
-        safe = {"trust_remote_code": False, "local_files_only": True, "use_safetensors": True}
-        with _without_bars(transformers.utils.logging):
-            return load(directory, dtype=torch.float32, **safe).eval()
-    config = transformers.AutoConfig.for_model(**checkpoint.config.to_hf())
-    config.dtype = torch.float32
-    with torch.device("meta"):
-        model = transformers.AutoModelForCausalLM.from_config(config)
-    state = {
-        name: torch.from_numpy(np.require(checkpoint.load(name, FP32), requirements="W")) for name in checkpoint.names()
-    }
-    model = model.to_empty(device="cpu")
-    missing, unexpected = model.load_state_dict(state, strict=False)
-    left = [name for name in missing if not (checkpoint.graph.tied and name == "lm_head.weight")]
-    if left or unexpected:
-        raise ConfigError(f"{checkpoint.source}: the reference lacks {left[:3]} and does not know {unexpected[:3]}")
-    model.tie_weights()
-    rotary = model.model.rotary_emb  # its buffers are computed, not loaded, and the meta device made none
-    model.model.rotary_emb = type(rotary)(config=config)
+    # Neither code nor pickles of a checkpoint are ever run.
+    safe = {"trust_remote_code": False, "local_files_only": True, "use_safetensors": True, "dtype": torch.float32}
+    with _without_bars(transformers.utils.logging):
+        if directory.is_dir() and checkpoint.config.quantization is None:
+            return transformers.AutoModelForCausalLM.from_pretrained(directory, **safe).eval()
+        state = {
+            name: torch.from_numpy(np.require(checkpoint.load(name, FP32), requirements="W"))
+            for name in checkpoint.names()
+        }
+        config = transformers.AutoConfig.for_model(**checkpoint.config.to_hf())
+        kind = getattr(transformers, checkpoint.config.architecture)
+        model, info = kind.from_pretrained(None, config=config, state_dict=state, output_loading_info=True, **safe)
+    missing, unexpected = sorted(info["missing_keys"]), sorted(info["unexpected_keys"])
+    if missing or unexpected or info["mismatched_keys"]:
+        raise ConfigError(f"{checkpoint.source}: the reference lacks {missing[:3]} and does not know {unexpected[:3]}")
     return model.eval()

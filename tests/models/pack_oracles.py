@@ -48,16 +48,27 @@ def stored(tensor: torch.Tensor) -> Stored:
 
 def library(form: str, state: dict[str, torch.Tensor], weights: dict[str, Any]) -> tuple[dict[str, Stored], Array]:
     """(the compressed state as stored, the library's own decompressed weight as float32)."""
-    scheme = QuantizationScheme(targets=["Linear"], weights=QuantizationArgs(**weights), format=form)
-    codec = BaseCompressor.get_value_from_registry(form)
-    compressed = codec.compress(state, scheme)
+    compressed = compress(form, state, weights)
     return {name: stored(tensor) for name, tensor in compressed.items()}, decompressed(form, compressed, weights)
+
+
+def compress(form: str, state: dict[str, torch.Tensor], weights: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """The library's compressed state of a module's weight and scales."""
+    scheme = QuantizationScheme(targets=["Linear"], weights=QuantizationArgs(**weights), format=form)
+    packed: dict[str, torch.Tensor] = BaseCompressor.get_value_from_registry(form).compress(state, scheme)
+    return packed
 
 
 def decompressed(form: str, state: dict[str, torch.Tensor], weights: dict[str, Any]) -> Array:
     """The library's weight of a compressed state, as float32."""
+    weight: Array = decompress(form, state, weights).float().numpy()
+    return weight
+
+
+def decompress(form: str, state: dict[str, torch.Tensor], weights: dict[str, Any]) -> torch.Tensor:
+    """The library's weight of a compressed state, in the dtype that it gives it."""
     scheme = QuantizationScheme(targets=["Linear"], weights=QuantizationArgs(**weights), format=form)
-    weight: Array = BaseCompressor.get_value_from_registry(form).decompress(state, scheme)["weight"].float().numpy()
+    weight: torch.Tensor = BaseCompressor.get_value_from_registry(form).decompress(state, scheme)["weight"]
     return weight
 
 

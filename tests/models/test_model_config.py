@@ -195,8 +195,12 @@ def test_bookkeeping_keys_and_remote_code_are_passed_over() -> None:
     assert read_config(llama(**keys, transformers_version="5.0", pad_token_id=-1)) == plain
 
 
-def test_quantised_checkpoints_are_not_yet_read() -> None:
-    assert "quant_method 'fp8'" in refused(llama(quantization_config={"quant_method": "fp8"}), NotYetError)
+def test_a_quantization_config_is_read_or_refused_by_name() -> None:
+    config = read_config(llama(quantization_config={"quant_method": "fp8"}))
+    assert config.quantization is not None and config.quantization.method == "fp8"
+    assert "quantization_config" not in config.to_hf()
+    assert read_config(llama(quantization_config={})).quantization is None
+    assert "quant_method='gptq'" in refused(llama(quantization_config={"quant_method": "gptq"}), UnsupportedError)
 
 
 def test_an_unknown_architecture_names_what_is_missing_and_what_is_known() -> None:
