@@ -85,10 +85,8 @@ def list_models() -> tuple[ShelfEntry, ...]:
         for name, packaged in PACKAGED.items()
     ]
     for name, path in shipped_configs().items():
-        raw = read_json(path)
-        family = str(raw.get("model_type"))
-        supported = family in known_families() and not raw.get("quantization_config")  # packed weights come later
-        entries.append(ShelfEntry(name, family, path, has_weights=False, supported=supported))
+        family = str(read_json(path).get("model_type"))
+        entries.append(ShelfEntry(name, family, path, has_weights=False, supported=family in known_families()))
     return tuple(entries)
 
 

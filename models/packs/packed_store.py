@@ -92,6 +92,9 @@ class PackedStore:
         weight = self._packed.get(name)
         if weight is None:
             return self._store.read(name, axis, start, stop)
+        if start == stop:
+            shape = self.shape(name)
+            return np.zeros((*shape[:axis], 0, *shape[axis + 1 :]), weight.dtype.storage)
         own = axis if not weight.transposed or axis == 0 else 3 - axis
         window = covering(weight.group.weights, weight.shape, own, start, stop)
         try:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from siltwin.isa.dtype import BF16, FP16, FP32
-from siltwin.isa.errors import ConfigError, NotYetError, SiltwinError, UnsupportedError
+from siltwin.isa.errors import ConfigError, SiltwinError, UnsupportedError
 from siltwin.models import families
 from siltwin.models.config import read_config
 from siltwin.models.registry import known_families

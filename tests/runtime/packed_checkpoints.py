@@ -1,4 +1,4 @@
-"""Small checkpoints packed as publishers pack them: by compressed-tensors' own compressors, or DeepSeek's and gpt-oss's rules."""
+"""Small checkpoints packed as publishers pack them: by compressed-tensors, or by DeepSeek's and gpt-oss's rules."""
 
 import json
 import sys
@@ -75,6 +75,9 @@ def rewrite(path: Path, checkpoint: Checkpoint) -> None:
     """The checkpoint at `path` with the weights that `checkpoint` reads, in fp32."""
     tensors = {name: torch.from_numpy(checkpoint.load(name, FP32)) for name in checkpoint.names()}
     save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((path / "config.json").read_text())
+    config.pop("quantization_config", None)
+    (path / "config.json").write_text(json.dumps(config))
 
 
 def quantization_config(form: str) -> dict[str, Any]:
