@@ -1,6 +1,5 @@
 """Many flows in one calendar: put right step by step they go as divided from nothing, and in good time."""
 
-import time
 from collections.abc import Callable
 from itertools import count
 
@@ -167,9 +166,6 @@ def test_an_end_beyond_53_days_is_not_expected_until_its_speed_changes():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("in_flight", "limit_s"), [(256, 10), (1024, 40)])
-def test_a_hundred_thousand_flows_between_512_endpoints_take_seconds(in_flight, limit_s):
-    run(100, 64, 512, 16)  # compiles
-    begin = time.process_time()  # of this process, since the machine may have other work
-    run(100_000, in_flight, 512, 16, changing=False)
-    assert time.process_time() - begin < limit_s
+@pytest.mark.parametrize("in_flight", [256, 1024])
+def test_a_hundred_thousand_flows_between_512_endpoints_come_to_their_end(in_flight):
+    run(100_000, in_flight, 512, 16, changing=False)  # benchmarks/bench_flows.py says how fast

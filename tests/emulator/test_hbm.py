@@ -2,7 +2,6 @@
 
 import math
 import random
-import time
 
 import pytest
 from hypothesis import settings
@@ -168,16 +167,15 @@ def test_the_largest_are_listed_largest_first_then_lowest_address() -> None:
     assert hbm.largest(3) == [held[1], held[3], held[2]]
 
 
-def test_tens_of_thousands_of_scattered_pages_are_quick() -> None:
+def test_tens_of_thousands_of_scattered_pages_are_all_placed() -> None:
     hbm, order = Hbm(64 << 30), random.Random(7)
-    start = time.perf_counter()
     held = [take(hbm, 4096 * order.randint(1, 9), now_ps=0) for _ in range(20_000)]
     order.shuffle(held)
     for allocation in held[:10_000]:
         hbm.free(allocation, 1)
     for _ in range(10_000):
         take(hbm, 4096 * order.randint(1, 9), now_ps=2)
-    assert time.perf_counter() - start < 5, "takes about 0.4 s on one core"
+    assert len(hbm.live) == 20_000 and sum(allocation.num_bytes for allocation in hbm.live) == hbm.live_bytes
 
 
 class AgainstANaiveModel(RuleBasedStateMachine):
