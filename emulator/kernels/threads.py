@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import scipy.linalg.cython_blas  # type: ignore[import-untyped]  # noqa: F401  numba's BLAS: loaded, then pinned
+import scipy.linalg.cython_blas  # noqa: F401  numba's BLAS: loaded, then pinned
 from threadpoolctl import threadpool_limits
 
 from ...isa.errors import ConfigError
