@@ -94,9 +94,13 @@ def check_kind(name: str, cards: int, shape: Shape = PLAIN_SHAPE) -> None:
         if getattr(shape, field) and field not in KINDS[name].takes:
             takes = ", ".join(sorted(KINDS[name].takes)) or "nothing more"
             raise ConfigError(f"{field} means nothing to kind {name}; it takes {takes}")
-    if shape.dims and (math.prod(shape.dims) != cards or len(shape.dims) > 3):
-        sides = " x ".join(map(str, shape.dims))
-        raise ConfigError(f"dims {sides} hold {math.prod(shape.dims)} cards, not {cards}; give 1 to 3 sides that do")
+    sides = " x ".join(map(str, shape.dims))
+    if len(shape.dims) > 3:
+        raise ConfigError(f"dims {sides} are {len(shape.dims)}; give 1 to 3 sides")
+    if shape.dims and math.prod(shape.dims) != cards:
+        raise ConfigError(
+            f"dims {sides} hold {math.prod(shape.dims)} cards, not {cards}; give sides that do, or leave `cards` out"
+        )
 
 
 def _both_ways(ahead: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:

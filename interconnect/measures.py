@@ -1,69 +1,154 @@
-"""What architects ask of a topology first: how many links, how far, and how much passes through its middle."""
+"""What a cluster's wires amount to: bisection bandwidth by minimum cuts, diameter over its routes, links by kind."""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache, reduce
-from math import gcd
+from typing import Any
 
+import networkx as nx
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import maximum_flow
 
+from .cluster import ClusterSpec
+from .levels import build
+from .link import Link
 from .routing import router
 from .topology import Topology
 
-MOST_PAIRS = 1 << 18
-INT32 = 2**31 - 1
+MOST_ROUTES = 1 << 18  # walked for a diameter, some seconds
+AT_ONCE = 1 << 16
+SOURCE, SINK = -1, -2
 
 
 @dataclass(frozen=True)
-class Measures:
-    """`links` directed links that are up; `diameter` and `mean_hops` in links over routes between cards (0 for one).
+class Cut:
+    """Cards parted in two equal halves, and the bandwidth of the narrowest cut between them, the narrower direction."""
 
-    `bisection_bytes_per_s` is what can pass at once from cards 0 to n/2 - 1 to the others, one direction: the maximum
-    flow between these halves. Where cards are numbered as they stand together that is the narrow middle.
+    halves: str
+    bandwidth_bytes_per_s: int
+
+
+@dataclass(frozen=True)
+class Diameter:
+    """The most links, and the longest latency, that a message between two cards meets on its route."""
+
+    hops: int
+    latency_ps: int
+    method: str
+
+
+@dataclass(frozen=True)
+class LinkKind:
+    """Directed links that are alike: of one level, between the same kinds of node, of one speed."""
+
+    level: str
+    ends: str
+    count: int
+    bandwidth_bytes_per_s: int
+    latency_ps: int
+    down: int
+
+
+def bisections(topology: Topology) -> tuple[Cut, ...]:
+    """The natural halves and their exact minimum cuts, narrowest first; none where the cards have no two equal halves.
+
+    The first half of the cards by number against the second, which in a mesh or torus halves the first dimension; there
+    also along every other even dimension. Switches stand on whichever side makes the cut narrowest, which is what a
+    maximum flow finds.
     """
+    cards = np.arange(topology.cards)
+    halves = {f"cards 0-{topology.cards // 2 - 1} | the rest": cards < topology.cards // 2}
+    stride = topology.cards
+    for number, side in enumerate(topology.dims):
+        stride //= side
+        if side % 2 == 0 and number:  # along the first one they part by number already
+            halves[f"dimension {number} halved"] = cards // stride % side < side // 2
+    if topology.cards < 2 or topology.cards % 2:
+        return ()
+    return tuple(sorted((Cut(name, _between(topology, near)) for name, near in halves.items()), key=_bandwidth))
 
-    cards: int
-    switches: int
-    links: int
-    diameter: int
-    mean_hops: float
-    bisection_bytes_per_s: int
+
+def _between(topology: Topology, near: np.ndarray[Any, Any]) -> int:
+    """What passes between two halves in the direction in which less does."""
+    first, second = np.flatnonzero(near).tolist(), np.flatnonzero(~near).tolist()
+    return min(cut_bytes_per_s(topology, first, second), cut_bytes_per_s(topology, second, first))
 
 
-@lru_cache(maxsize=32)
-def measures(topology: Topology) -> Measures:
-    """The measures of a topology. Of more than 512 cards, distances are those of 2**18 pairs, evenly chosen."""
+def _bandwidth(cut: Cut) -> int:
+    return cut.bandwidth_bytes_per_s
+
+
+def cut_bytes_per_s(topology: Topology, near: Iterable[int], far: Iterable[int]) -> int:
+    """The most that can flow at once from some cards to others, in bytes a second: no collective gets more across.
+
+    An exact minimum cut by maximum flow; cards that are neither may hand on what they are sent.
+    """
+    side = dict.fromkeys(near, SOURCE) | dict.fromkeys(far, SINK)
+    capacity: Counter[tuple[int, int]] = Counter()
+    for link in topology.links:
+        ends = (side.get(link.source, link.source), side.get(link.target, link.target))
+        if ends[0] != ends[1] and not link.down:
+            capacity[ends] += link.bandwidth_bytes_per_s
+    direct = capacity.pop((SOURCE, SINK), 0)
+    graph: Any = nx.DiGraph()
+    graph.add_nodes_from((SOURCE, SINK))
+    graph.add_weighted_edges_from(((a, b, size) for (a, b), size in capacity.items()), weight="capacity")
+    return direct + int(nx.maximum_flow_value(graph, SOURCE, SINK, flow_func=nx.algorithms.flow.preflow_push))
+
+
+def diameter(topology: Topology) -> Diameter:
+    """The worst route between two cards, by the routes that messages take; ConfigError where some pair has none.
+
+    All pairs, or where that is more than 2**18 routes, from some cards evenly spread, with the first and last, to all.
+    """
     cards = topology.cards
-    every = max(1, cards * cards // MOST_PAIRS)
-    source, target = np.divmod(np.arange(0, cards * cards, every), cards)
-    apart = source != target
-    hops = router(topology).routes(source[apart], target[apart], fixed=True).hops
-    return Measures(
-        cards,
-        topology.switches,
-        int((~topology.columns.down).sum()),
-        int(hops.max()) if len(hops) else 0,
-        float(hops.mean()) if len(hops) else 0.0,
-        cut_bytes_per_s(topology, range(cards // 2), range(cards // 2, cards)) if cards > 1 else 0,
-    )
+    sources = np.arange(cards)
+    method = "all pairs of cards"
+    each = cards * topology.routing.stripes
+    if cards * each > MOST_ROUTES:
+        count = max(2, MOST_ROUTES // each)
+        sources = np.unique(np.linspace(0, cards - 1, count).astype(np.int64))
+        method = f"from {len(sources)} cards, evenly spread, to all others"
+    latency = np.array([link.latency_ps for link in topology.links], np.int64)
+    hops = longest = 0
+    rows = max(1, AT_ONCE // each)
+    for first in range(0, len(sources) if cards > 1 else 0, rows):
+        start = np.repeat(sources[first : first + rows], cards)
+        goal = np.tile(np.arange(cards), len(start) // cards)
+        routes = router(topology).routes(start[start != goal], goal[start != goal])
+        ends = np.concatenate(([0], np.cumsum(latency[routes.links])))[routes.starts]
+        hops, longest = max(hops, int(routes.hops.max())), max(longest, int(np.diff(ends).max()))
+    return Diameter(hops, longest, method)
 
 
-def cut_bytes_per_s(topology: Topology, near: range | list[int], far: range | list[int]) -> int:
-    """The most that can flow at once from some cards to others, in bytes a second: no collective gets more across."""
-    columns = topology.columns
-    up = ~columns.down
-    unit = reduce(gcd, columns.bandwidth_bytes_per_s[up].tolist(), 0)
-    if unit == 0:
-        return 0
-    capacity = columns.bandwidth_bytes_per_s[up] // unit
-    scale = -(-int(capacity.sum()) // INT32)  # one beyond what int32 holds is rounded up: a bound stays one
-    capacity = -(-capacity // scale)
-    start, end = topology.nodes, topology.nodes + 1
-    rows = np.concatenate((columns.source[up], np.full(len(near), start), np.array(far)))
-    places = np.concatenate((columns.target[up], np.array(near), np.full(len(far), end)))
-    sizes = np.concatenate((capacity, np.full(len(near) + len(far), min(INT32, int(capacity.sum())))))
-    graph = coo_array((sizes.astype(np.int32), (rows, places)), shape=(end + 1, end + 1)).tocsr()
-    return int(maximum_flow(graph, start, end).flow_value) * scale * unit
+def link_kinds(spec: ClusterSpec) -> tuple[LinkKind, ...]:
+    """Directed links by level, ends and speed, in the order in which they are built."""
+    topology = spec.topology()
+    count: Counter[tuple[str, str, int, int]] = Counter()
+    down: Counter[tuple[str, str, int, int]] = Counter()
+    for level, link in zip(_levels(spec), topology.links, strict=True):
+        key = (level, _ends(topology, link), link.bandwidth_bytes_per_s, link.latency_ps)
+        count[key] += 1
+        down[key] += link.down
+    return tuple(LinkKind(*key[:2], number, *key[2:], down[key]) for key, number in count.items())
+
+
+def _levels(spec: ClusterSpec) -> list[str]:
+    """The level of every link: levels are wired one after the other, innermost first."""
+    if not spec.levels:
+        return [""] * len(spec.topology().links)
+    names: list[str] = []
+    inside = 0  # links in one unit of the level below
+    for number, level in enumerate(spec.levels):
+        unit = len(build(spec.levels[: number + 1]).wires)
+        units = math.prod(outer.of for outer in spec.levels[number + 1 :])
+        names += [level.name] * (units * (unit - level.of * inside))
+        inside = unit
+    return names
+
+
+def _ends(topology: Topology, link: Link) -> str:
+    words = ["card" if node < topology.cards else "switch" for node in (link.source, link.target)]
+    return words[0] + "-" + words[1] if words[0] == words[1] else "card-switch"

@@ -24,7 +24,7 @@ def nearest_reducer(ranks: tuple[int, ...], topology: Topology) -> int | None:
 
 
 def _hops(ranks: tuple[int, ...], switch: int, topology: Topology) -> int | None:
-    """Links from all members to a switch and back, added up; None where a way leads through a card, or there is none."""
+    """Links from all members to a switch and back, added up; None where a way passes a card, or there is none."""
     members, target = np.array(ranks, np.int64), np.full(len(ranks), switch)
     total = 0
     for sources, targets in ((members, target), (target, members)):

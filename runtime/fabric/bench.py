@@ -93,7 +93,7 @@ class Bench:
         self.group = self.fabric.group(_ranks(ask, self.cluster))
         self.messages = _messages(self.collective, parse_sizes(ask.sizes, ask.factor), self.dtype, self.group.ranks)
         self.named = _named(ask.algorithm, self.collective, self.group)
-        self.protocol = self.cluster.protocol(ask.protocol) if ask.protocol else None
+        self.protocol = None if ask.protocol is None else self.cluster.protocol(ask.protocol)
 
     def choices(self, message: Message) -> tuple[Choice, ...]:
         """By what a message runs: the named algorithms, or the one that the cluster chooses."""

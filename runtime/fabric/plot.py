@@ -46,7 +46,9 @@ def plot_bench(report: BenchReport, path: str) -> None:
     for found in report.crossovers:
         for axes in (time_axes, bandwidth_axes):
             axes.axvline(found.size_bytes, color="0.7", linewidth=1)
-    time_axes.set(yscale="log", ylabel="time (us)")
+    time_axes.set_ylabel("time (us)")
+    if any(row.time_ps for rows in curves.values() for row in rows):  # one rank alone takes no time
+        time_axes.set_yscale("log")
     bandwidth_axes.set(xscale="log", xlabel="size (bytes)", ylabel="busbw (GB/s)")
     bandwidth_axes.set_xscale("log", base=2)
     time_axes.set_title(f"{report.collective.name} on {report.cluster.name}, {len(report.group)} ranks")
@@ -74,6 +76,8 @@ def plot_cluster(drawing: Drawing, path: str) -> None:
             axes.annotate("", (xs[ends[1]], ys[ends[1]]), (xs[ends[0]], ys[ends[0]]), arrowprops=arc)
         else:
             axes.plot([xs[n] for n in ends], [ys[n] for n in ends], style, color=drawing.colour(wire), linewidth=0.7)
+        if wire.down:  # its way back may be up, and hide the dots
+            axes.plot(*([(place[ends[0]] + place[ends[1]]) / 2] for place in (xs, ys)), "x", color="#b00020", zorder=3)
     cards = drawing.cards
     axes.scatter(xs[:cards], ys[:cards], s=120, color="#e8f0f4", edgecolor="#333", zorder=3)
     axes.scatter(xs[cards:], ys[cards:], s=140, marker="s", color="#f6ead8", edgecolor="#333", zorder=3)
@@ -85,7 +89,8 @@ def plot_cluster(drawing: Drawing, path: str) -> None:
         wire = next(wire for wire in drawing.wires if wire.bandwidth_bytes_per_s == bandwidth)
         axes.plot([], [], color=drawing.colour(wire), label=f"{speed(bandwidth)} a link and direction")
     axes.set_title(drawing.title)
-    axes.legend(loc="lower right")
+    if drawing.speeds:
+        figure.legend(loc="outside lower center", ncols=2, fontsize="small")
     axes.axis("off")
     axes.margins(0.05)
     figure.savefig(path, dpi=120)

@@ -70,7 +70,7 @@ def _figures(detail: ClusterDetail) -> list[tuple[str, str, str]]:
         (
             f"bisection, {cut.halves}",
             speed(cut.bandwidth_bytes_per_s),
-            "exact minimum cut by maximum flow, one direction",
+            "exact minimum cut by maximum flow, the narrower direction",
         )
         for cut in detail.bisections
     ]

@@ -8,10 +8,10 @@ from pydantic import BaseModel
 
 from ...interconnect.cluster import ClusterSpec, cluster_names, load_cluster
 from ...interconnect.evidence import Evidence, Quantity
+from ...interconnect.measures import bisections, diameter, link_kinds
 from ...interconnect.routing import route
 from ...interconnect.topology import Topology
 from ..report import Document, Part
-from .facts import bisections, diameter, link_kinds
 from .text_drawing import text_drawing
 
 MOST_EXAMPLES = 4
@@ -42,7 +42,7 @@ class LinkKindPart(Part):
 
 
 class CutPart(Part):
-    """Two halves of the cards, and what can flow from one to the other: the exact minimum cut, one direction."""
+    """Two halves of the cards, and what can flow between them in the narrower direction: the exact minimum cut."""
 
     halves: str
     bandwidth_bytes_per_s: int
@@ -70,7 +70,7 @@ class NumberPart(Part):
 class ClusterDetail(Document):
     """One cluster: its wires, what they amount to, and every number with its evidence.
 
-    `bisection_bytes_per_s` is the narrowest of `bisections`, one direction; null where cards have no equal halves.
+    `bisection_bytes_per_s` is the narrowest of `bisections`; null where cards have no equal halves.
     Diameters are over the routes that messages take, `diameter_method` says between which cards.
     """
 

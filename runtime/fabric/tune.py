@@ -102,7 +102,12 @@ def tuned_text(cluster: str, choices: Sequence[ChoiceSpec], said: str) -> str:
 
 def _collectives(text: str | None) -> list[Collective]:
     if text is not None:
-        return [collective_of(name) for name in text.split(",")]
+        named = [collective_of(name) for name in text.split(",")]
+        if pairs := [collective.name for collective in named if collective.two_ranks]:
+            raise ConfigError(
+                f"--collectives {text!r}: {pairs[0]} has one algorithm, so nothing to choose; leave it out"
+            )
+        return named
     found = []
     for name in COLLECTIVES:
         try:

@@ -9,7 +9,7 @@ import siltwin
 from siltwin.interconnect.cluster import cluster_names, load_cluster, resized
 from siltwin.interconnect.collectives.registry import COLLECTIVES, algorithms_for
 from siltwin.interconnect.kinds import KINDS
-from siltwin.interconnect.measures import cut_bytes_per_s, measures
+from siltwin.interconnect.measures import bisections, cut_bytes_per_s, diameter
 from siltwin.interconnect.routing import route
 from siltwin.isa.errors import ConfigError
 
@@ -22,8 +22,8 @@ GB = 10**9
 def test_an_example_of_the_documentation_loads_and_all_its_cards_reach_each_other(tmp_path: Path, text: str) -> None:
     file = tmp_path / "example.yaml"
     file.write_text(text)
-    found = measures(load_cluster(file).topology())
-    assert (found.diameter > 0) == (found.cards > 1)
+    topology = load_cluster(file).topology()
+    assert (diameter(topology).hops > 0) == (topology.cards > 1)
 
 
 def test_the_documentation_has_an_example_of_every_kind_and_way_to_join() -> None:
@@ -57,8 +57,9 @@ GEOMETRY = {
 
 @pytest.mark.parametrize("name", GEOMETRY)
 def test_a_shipped_cluster_has_the_geometry_of_what_it_stands_for(name: str) -> None:
-    found = measures(load_cluster(name).topology())
-    assert (found.cards, found.switches, found.diameter, found.bisection_bytes_per_s) == GEOMETRY[name]
+    topology = load_cluster(name).topology()
+    cut = bisections(topology)[0].bandwidth_bytes_per_s
+    assert (topology.cards, topology.switches, diameter(topology).hops, cut) == GEOMETRY[name]
 
 
 @pytest.mark.parametrize("name", cluster_names())

@@ -242,6 +242,7 @@ def test_every_algorithm_keeps_to_the_ports_bound(tmp_path: Path) -> None:
         ({"algorithm": "rng"}, "no algorithm 'rng' for all_reduce; choose ring"),
         ({"algorithm": "in_switch"}, "cannot run all_reduce by it on this cluster"),
         ({"protocol": "ll"}, "has no protocol 'll'; it has none"),
+        ({"protocol": ""}, "has no protocol ''; it has none"),
         ({"card": "h200-sxn"}, "unknown card"),
         ({"dtype": "fp7"}, "fp7"),
         ({"cluster": "ring-9"}, "did you mean ring-8"),

@@ -9,10 +9,10 @@ from unittest.mock import MagicMock
 import pytest
 
 from siltwin.interconnect.cluster import load_cluster, make_cluster
+from siltwin.interconnect.measures import Cut, Diameter, LinkKind, bisections, cut_bytes_per_s, diameter, link_kinds
 from siltwin.isa.errors import ConfigError
 from siltwin.runtime.fabric.bench import Ask, run_bench
 from siltwin.runtime.fabric.draw import draw, svg
-from siltwin.runtime.fabric.facts import Cut, Diameter, LinkKind, bisections, diameter, link_kinds, min_cut_bytes_per_s
 from siltwin.runtime.fabric.plot import plot_bench, plot_cluster
 from siltwin.runtime.fabric.show import cluster_detail
 from siltwin.runtime.fabric.text_drawing import text_drawing
@@ -64,8 +64,20 @@ def test_an_oversubscribed_fat_tree_is_cut_above_its_leaves(tmp_path: Path) -> N
 
 def test_a_cut_may_part_any_cards_and_a_link_that_is_down_counts_nothing(tmp_path: Path) -> None:
     topology = load_cluster(flat(tmp_path, "ring", 4, "links: [{source: 0, target: 1, down: true}]\n")).topology()
-    assert min_cut_bytes_per_s(topology, [True, False, False, False]) == B
-    assert min_cut_bytes_per_s(topology, [True, False, True, False]) == 3 * B
+    assert cut_bytes_per_s(topology, [0], [1, 2, 3]) == B
+    assert cut_bytes_per_s(topology, [0, 2], [1, 3]) == 3 * B
+
+
+def test_halves_are_as_far_apart_as_the_narrower_direction_says(tmp_path: Path) -> None:
+    # A ring of 4 whose way 2 > 1 is down: two wires lead from cards 0 and 1 to the others, and one leads back.
+    topology = load_cluster(flat(tmp_path, "ring", 4, "links: [{source: 2, target: 1, down: true}]\n")).topology()
+    assert cut_bytes_per_s(topology, [0, 1], [2, 3]) == 2 * B
+    assert bisections(topology) == (Cut("cards 0-1 | the rest", B),)
+
+
+def test_cards_on_neither_side_hand_on_what_they_get() -> None:
+    topology = make_cluster("ring", 6, B, 1).topology()
+    assert cut_bytes_per_s(topology, [0], [3]) == 2 * B
 
 
 def test_odd_cards_have_no_halves() -> None:
@@ -160,6 +172,9 @@ class Recorder:
     def subplots(self, rows: int = 1, columns: int = 1, **given: object) -> object:
         return MagicMock() if rows == 1 else [MagicMock() for _ in range(rows)]
 
+    def legend(self, **given: object) -> None:
+        pass
+
     def savefig(self, path: str, **given: object) -> None:
         self.saved.append(path)
 
@@ -174,3 +189,16 @@ def test_pictures_are_asked_of_matplotlib_where_it_is(tmp_path: Path, monkeypatc
     plot_bench(report, "curves.png")
     plot_cluster(draw(load_cluster(name)), "cluster.png")
     assert Recorder.saved == ["curves.png", "cluster.png"]
+
+
+@pytest.mark.parametrize("kind", ["ring", "switch", "single"])
+def test_pictures_are_drawn_where_matplotlib_is_installed(tmp_path: Path, kind: str) -> None:
+    image = pytest.importorskip("matplotlib.image")
+    down = "links: [{source: 1, target: 0, down: true}]\n" if kind == "ring" else ""
+    one = "name: one\nkind: single\ncards: 1\n"
+    name = file(tmp_path, one) if kind == "single" else flat(tmp_path, kind, 4, down)
+    plot_cluster(draw(load_cluster(name)), str(tmp_path / "cluster.png"))
+    plot_bench(run_bench(Ask(name, sizes="1KiB:16MiB", factor=16)), str(tmp_path / "curves.png"))
+    for picture in ("cluster.png", "curves.png"):
+        pixels = image.imread(tmp_path / picture)[..., :3]
+        assert len({tuple(pixel) for pixel in pixels.reshape(-1, 3).round(1).tolist()}) > 4  # lines, not a blank page

@@ -105,6 +105,7 @@ def test_a_run_of_the_tuned_file_uses_it_for_the_group_it_was_made_for(tmp_path:
         ({"ranks": "two"}, "must be from 2"),
         ({"sizes": "0"}, "whole number of bytes"),
         ({"collectives": "all_reduce,nothing"}, "is not one"),
+        ({"collectives": "all_reduce,send_recv"}, "send_recv has one algorithm, so nothing to choose"),
         ({"card": "no-such-card"}, "unknown card"),
     ],
 )
