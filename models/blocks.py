@@ -76,7 +76,8 @@ class Attention:
 
     `scale` multiplies the scores; `window` is how many keys a query may see, its own included (0: all before it);
     `q_norm` and `k_norm` act before the rotation: on each head, or on all heads together where they are as large.
-    `sinks` names a logit a head that joins the softmax and is then dropped.
+    `sinks` names a logit a head that joins the softmax and is then dropped. With `output_gate` each head's rows of the
+    q projection are followed by as many of a gate, whose sigmoid scales what the head gives.
     """
 
     qkv: Projection
@@ -90,6 +91,87 @@ class Attention:
     q_norm: Norm | None
     k_norm: Norm | None
     sinks: str | None = None
+    output_gate: bool = False
+
+
+@dataclass(frozen=True)
+class HeadRows:
+    """A head's rows of a tensor: `size` from row head // group * stride + head % group * size + offset on."""
+
+    tensor: str
+    size: int
+    offset: int = 0
+    stride: int = 0
+    group: int = 1
+
+    def start(self, head: int) -> int:
+        """The head's first row."""
+        return self.offset + head // self.group * (self.stride or self.size) + head % self.group * self.size
+
+
+@dataclass(frozen=True)
+class DeltaNet:
+    """Linear attention by the gated delta rule (`isa.recurrent`): a state [key_dim, value_dim] a value head, fp32.
+
+    q, k, v pass a causal convolution of `kernel` taps with SiLU (`convs` are their rows of [channels, 1, kernel]); the
+    output is normed a head, gated (SiLU or sigmoid of the gate) and projected. `decay` has one row a head, or key_dim
+    of them; it and the gate may be low-rank: rows of a product with what `decay_down` or `gate_down` makes. With
+    `lower_bound` below 0 the log decay is that times a sigmoid. q and k rows are by key head, all others by value
+    head; value head h uses key head h * key_heads // heads. `tensors` are the checkpoint's shapes, `out` aside.
+    """
+
+    hidden_size: int
+    heads: int
+    key_heads: int
+    key_dim: int
+    value_dim: int
+    kernel: int
+    q: HeadRows
+    k: HeadRows
+    v: HeadRows
+    gate: HeadRows
+    beta: HeadRows
+    decay: HeadRows
+    convs: tuple[HeadRows, HeadRows, HeadRows]
+    a_log: str
+    dt_bias: str
+    norm: Norm
+    gate_activation: Literal["silu", "sigmoid"]
+    out: Projection
+    tensors: tuple[tuple[str, tuple[int, ...]], ...]
+    decay_down: Projection | None = None
+    gate_down: Projection | None = None
+    lower_bound: float = 0.0
+
+    @property
+    def num_heads(self) -> int:
+        """Heads that tensor parallelism deals out."""
+        return self.heads
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Key heads, shared out or replicated as kv heads are."""
+        return self.key_heads
+
+    @property
+    def rope(self) -> Rope | None:
+        """No rotation: the decay and the convolution tell tokens apart."""
+        return None
+
+    @property
+    def window(self) -> int:
+        """None: the state is all that is kept."""
+        return 0
+
+    @property
+    def state_elements(self) -> int:
+        """fp32 elements of a sequence's states."""
+        return self.heads * self.key_dim * self.value_dim
+
+    @property
+    def tail_elements(self) -> int:
+        """Elements of a sequence's last inputs of the convolutions, in the dtype of activations."""
+        return (self.kernel - 1) * (2 * self.key_heads * self.key_dim + self.heads * self.value_dim)
 
 
 @dataclass(frozen=True)
@@ -166,7 +248,7 @@ class DecoderLayer:
 
     index: int
     input_norm: Norm
-    attention: Attention
+    attention: Attention | DeltaNet
     post_attention_norm: Norm
     mlp: GatedMlp | Moe
 

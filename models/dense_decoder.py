@@ -6,8 +6,9 @@ from typing import Any
 
 from ..isa.dtype import BF16, DTYPES, DType, parse_dtype
 from ..isa.errors import ConfigError, UnsupportedError
-from .blocks import Activation, Attention, DecoderLayer, GatedMlp, Graph, Moe, Norm, Projection
+from .blocks import Activation, Attention, DecoderLayer, DeltaNet, GatedMlp, Graph, Moe, Norm, Projection
 from .fields import Fields, is_number
+from .linear import LinearConfig, build_linear
 from .model_config import ModelConfig
 from .moe import MoeConfig, build_moe
 from .rope_config import DEFAULT_THETA, read_rope
@@ -44,14 +45,20 @@ def read_dense(
     full_qk_norm: bool = False,
     sinks: bool = False,
     moe: MoeConfig | None = None,
+    plus_one: bool = False,
+    output_gate: bool = False,
+    linear: LinearConfig | None = None,
+    intermediate_size: int | None = None,
     default_theta: float = DEFAULT_THETA,
     partial_rotary: float | None = None,
+    rope_ignored: frozenset[str] = frozenset(),
 ) -> ModelConfig:
     """The ModelConfig of a decoder; the keyword arguments say how its family departs from the common form.
 
     `default_kv_heads` and `default_head_dim` are what transformers supplies for an absent key (None: as many kv heads
     as heads, and hidden_size / heads); so are `default_theta`, and `partial_rotary` of the families whose rope may turn
-    a part of each head (None: always whole heads).
+    a part of each head (None: always whole heads). `intermediate_size` is for families without dense feed-forwards,
+    whose files have no such key.
     """
     heads = fields.integer("num_attention_heads")
     hidden = fields.integer("hidden_size")
@@ -62,7 +69,7 @@ def read_dense(
         family=fields.text("model_type"),
         architecture=_architecture(fields, architecture),
         hidden_size=hidden,
-        intermediate_size=fields.integer("intermediate_size"),
+        intermediate_size=fields.integer("intermediate_size") if intermediate_size is None else intermediate_size,
         num_layers=len(windows),
         num_heads=heads,
         num_kv_heads=_kv_heads(fields, heads, default_kv_heads),
@@ -71,7 +78,7 @@ def read_dense(
         max_position_embeddings=limit,
         norm_eps=fields.number("rms_norm_eps", maximum=1.0),
         activation=_activation(fields),
-        rope=read_rope(fields, head_dim, limit, default_theta, partial_rotary),
+        rope=read_rope(fields, head_dim, limit, default_theta, partial_rotary, rope_ignored),
         windows=windows,
         qkv_bias=qkv_bias,
         out_bias=out_bias,
@@ -80,6 +87,9 @@ def read_dense(
         full_qk_norm=full_qk_norm,
         sinks=sinks,
         moe=moe,
+        plus_one=plus_one,
+        output_gate=output_gate,
+        linear=linear,
         tied=fields.flag("tie_word_embeddings", False),
         dtype=_dtype(fields),
         bos_id=fields.integer_or_none("bos_token_id", minimum=0),
@@ -164,10 +174,16 @@ def _layer(config: ModelConfig, index: int) -> DecoderLayer:
     return DecoderLayer(
         index=index,
         input_norm=_norm(f"{prefix}.input_layernorm", config.hidden_size, config),
-        attention=_attention(config, f"{prefix}.self_attn", config.windows[index]),
+        attention=_mixer(config, prefix, index),
         post_attention_norm=_norm(f"{prefix}.post_attention_layernorm", config.hidden_size, config),
         mlp=_feed_forward(config, index),
     )
+
+
+def _mixer(config: ModelConfig, prefix: str, index: int) -> Attention | DeltaNet:
+    if config.linear is not None and config.linear.layers[index]:
+        return build_linear(config.linear, prefix, config.hidden_size, config.norm_eps)
+    return _attention(config, f"{prefix}.self_attn", config.windows[index])
 
 
 def _feed_forward(config: ModelConfig, index: int) -> GatedMlp | Moe:
@@ -180,9 +196,9 @@ def _feed_forward(config: ModelConfig, index: int) -> GatedMlp | Moe:
 def _attention(config: ModelConfig, prefix: str, window: int) -> Attention:
     q_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     q_norm, k_norm = (q_size, kv_size) if config.full_qk_norm else (config.head_dim, config.head_dim)
-    qkv = ("q_proj", "k_proj", "v_proj")
+    qkv, q_rows = ("q_proj", "k_proj", "v_proj"), q_size * (1 + config.output_gate)
     return Attention(
-        qkv=_projection(prefix, qkv, (q_size, kv_size, kv_size), config.hidden_size, config.qkv_bias),
+        qkv=_projection(prefix, qkv, (q_rows, kv_size, kv_size), config.hidden_size, config.qkv_bias),
         out=_projection(prefix, ("o_proj",), (config.hidden_size,), q_size, config.out_bias),
         num_heads=config.num_heads,
         num_kv_heads=config.num_kv_heads,
@@ -193,6 +209,7 @@ def _attention(config: ModelConfig, prefix: str, window: int) -> Attention:
         q_norm=_norm(f"{prefix}.q_norm", q_norm, config) if config.qk_norm else None,
         k_norm=_norm(f"{prefix}.k_norm", k_norm, config) if config.qk_norm else None,
         sinks=f"{prefix}.sinks" if config.sinks else None,
+        output_gate=config.output_gate,
     )
 
 
@@ -216,7 +233,7 @@ def _projection(prefix: str, parts: tuple[str, ...], out: tuple[int, ...], in_fe
 
 
 def _norm(prefix: str, size: int, config: ModelConfig) -> Norm:
-    return Norm(kind="rms", size=size, weight=f"{prefix}.weight", bias=None, eps=config.norm_eps)
+    return Norm("rms", size, f"{prefix}.weight", None, config.norm_eps, config.plus_one)
 
 
 def _kv_heads(fields: Fields, heads: int, default: int | None) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from .blocks import Attention, DecoderLayer, GatedMlp, Moe, Norm
+from .blocks import Attention, DecoderLayer, DeltaNet, GatedMlp, Moe, Norm
 from .graph import active_parameters, build_graph, kv_elements_per_token, total_parameters
 from .model_config import ModelConfig
 
@@ -82,18 +82,28 @@ def _blocks(layers: tuple[DecoderLayer, ...]) -> tuple[str, ...]:
 
 
 def _norm_words(norm: Norm) -> str:
-    return f"{norm.kind} norm"
+    return f"{norm.kind} norm" + (" of 1 + weight" if norm.plus_one else "")
 
 
-def _attention_words(attention: Attention) -> str:
+def _attention_words(attention: Attention | DeltaNet) -> str:
+    if isinstance(attention, DeltaNet):
+        return _delta_words(attention)
     parts = [f"attention {attention.num_heads}/{attention.num_kv_heads} heads of {attention.head_dim}"]
     parts += [f"window {attention.window}"] if attention.window else []
     parts += [f"{attention.rope.scaling.rule} rope"] if attention.rope else []
     if attention.q_norm is not None:
         parts += ["head norms" if attention.q_norm.size == attention.head_dim else "norms over all heads"]
     parts += ["sinks"] if attention.sinks else []
+    parts += ["output gate"] if attention.output_gate else []
     parts += ["bias"] if attention.qkv.biases else []
     return ", ".join(parts)
+
+
+def _delta_words(delta: DeltaNet) -> str:
+    parts = [f"gated delta rule {delta.heads}/{delta.key_heads} heads of {delta.key_dim} x {delta.value_dim}"]
+    parts += [f"decay a {'head' if delta.decay.size == 1 else 'channel'}"]
+    parts += [f"log decay above {delta.lower_bound:g}"] if delta.lower_bound else []
+    return ", ".join([*parts, f"convolution of {delta.kernel}", f"{delta.gate_activation} output gate"])
 
 
 def _mlp_words(mlp: GatedMlp | Moe) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from .blocks import Attention, DecoderLayer, Experts, GatedMlp, Graph, Moe, Norm, Projection
+from .blocks import Attention, DecoderLayer, DeltaNet, Experts, GatedMlp, Graph, Moe, Norm, Projection, Rope
 from .config import family_of
 from .model_config import ModelConfig
 
@@ -48,10 +48,27 @@ def _moes(graph: Graph) -> list[Moe]:
     return [layer.mlp for layer in graph.layers if isinstance(layer.mlp, Moe)]
 
 
+def ropes(graph: Graph) -> list[Rope]:
+    """The rope of every layer that has one."""
+    found = (layer.attention.rope for layer in graph.layers)
+    return [rope for rope in found if rope is not None]
+
+
 def kv_elements_per_token(graph: Graph) -> int:
-    """Elements that one more token adds to the KV cache: K and V of the layers without a window."""
-    growing = [layer.attention for layer in graph.layers if not layer.attention.window]
+    """Elements that one more token adds to the KV cache: K and V of the attention layers without a window."""
+    mixers = (layer.attention for layer in graph.layers)
+    growing = [mixer for mixer in mixers if isinstance(mixer, Attention) and not mixer.window]
     return sum(2 * attention.num_kv_heads * attention.head_dim for attention in growing)
+
+
+def state_bytes_per_sequence(graph: Graph, activation_bytes: int) -> int:
+    """Bytes of the states that a sequence holds whatever its length: fp32, and the convolutions' last inputs."""
+    mixers = (layer.attention for layer in graph.layers)
+    return sum(
+        4 * mixer.state_elements + activation_bytes * mixer.tail_elements
+        for mixer in mixers
+        if isinstance(mixer, DeltaNet)
+    )
 
 
 def _layer_shapes(layer: DecoderLayer) -> Shapes:
@@ -63,7 +80,9 @@ def _layer_shapes(layer: DecoderLayer) -> Shapes:
     )
 
 
-def _attention_shapes(attention: Attention) -> Shapes:
+def _attention_shapes(attention: Attention | DeltaNet) -> Shapes:
+    if isinstance(attention, DeltaNet):
+        return dict(attention.tensors) | _norm_shapes(attention.norm) | _projection_shapes(attention.out)
     shapes = _projection_shapes(attention.qkv) | _projection_shapes(attention.out)
     for norm in (attention.q_norm, attention.k_norm):
         if norm is not None:

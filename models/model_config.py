@@ -9,6 +9,7 @@ from typing import Any
 
 from ..isa.dtype import DType
 from .blocks import Activation, Rope
+from .linear import LinearConfig
 from .moe import MoeConfig
 from .packs.plan import QuantPlan
 
@@ -19,9 +20,10 @@ class ModelConfig:
     checkpoint packs its weights (None: not at all) and is no part of `to_hf`.
 
     Sizes are in elements; `windows` has one entry a layer (0: full attention). `qk_norm` norms each head of q and k, or
-    all heads together if `full_qk_norm`. `resolved` holds every key that was read, in transformers 5 spelling, at the
-    value that counts (family defaults filled in); `raw` is the file as it was, for display. `assumed` names values the
-    file left out and the family's published defaults supplied.
+    all heads together if `full_qk_norm`; norms scale by 1 + weight if `plus_one`; q carries an output gate's rows if
+    `output_gate`; `linear` are the layers of linear attention, None where there are none. `resolved` holds every key
+    that was read, in transformers 5 spelling, at the value that counts (family defaults filled in); `raw` is the file
+    as it was, for display. `assumed` names values the file left out and the family's published defaults supplied.
     """
 
     name: str
@@ -50,6 +52,9 @@ class ModelConfig:
     full_qk_norm: bool = False
     sinks: bool = False
     moe: MoeConfig | None = None
+    plus_one: bool = False
+    output_gate: bool = False
+    linear: LinearConfig | None = None
     quantization: QuantPlan | None = field(default=None, compare=False, repr=False)
     assumed: tuple[str, ...] = field(default=(), compare=False)
     source: str = field(default="", compare=False)

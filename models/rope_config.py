@@ -24,13 +24,14 @@ def read_rope(
     max_position_embeddings: int,
     default_theta: float = DEFAULT_THETA,
     partial: float | None = None,
+    ignored: frozenset[str] = frozenset(),
 ) -> Rope:
     """The Rope of a model with heads of `head_dim` elements.
 
     Precedence is that of transformers: `rope_scaling` or `rope_parameters`, in it `rope_theta`, then the top-level
     `rope_theta`, then `default_theta`; so it is with `partial_rotary_factor`, the part of each head that is turned, for
-    families that give a default for it (None: whole heads only). Raises ConfigError for bad numbers, UnsupportedError
-    for rules and keys not known.
+    families that give a default for it (None: whole heads only). `ignored` keys say nothing to the family. Raises
+    ConfigError for bad numbers, UnsupportedError for rules and keys not known.
     """
     table = _table(fields)
     theta = _theta(fields, table, default_theta)
@@ -43,7 +44,7 @@ def read_rope(
         raise ConfigError(f"{fields.where}: heads of {rotary_dim} elements (head_dim) are beyond {LARGEST_HEAD_DIM}")
     rule = _rule(fields, table)
     scaling = _READERS[rule](fields, table, rotary_dim, max_position_embeddings)
-    table.refuse_the_rest(_HARMLESS, f"the {rule} rope rule")
+    table.refuse_the_rest(_HARMLESS | ignored, f"the {rule} rope rule")
     fields.resolved["rope_parameters"] = {"rope_type": rule, "rope_theta": theta, **table.resolved}
     if partial is not None:
         fields.resolved["rope_parameters"]["partial_rotary_factor"] = factor

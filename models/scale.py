@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .config import read_config
+from .linear import LinearConfig
 from .model_config import ModelConfig
 from .moe import MoeConfig
 
@@ -30,6 +31,7 @@ def scaled(config: ModelConfig, seed: int = 0) -> ModelConfig:
     draw = random.Random(f"scaled {config.family} {seed}")
     raw = config.to_hf()
     kinds = scaled_pattern(_layer_kinds(config))
+    is_linear = tuple(bool(kind & 4) for kind in kinds)
     windows = _shrink_windows(tuple(kind & 1 for kind in kinds), draw)
     heads, kv_heads = _heads(config, draw)
     head_dim = draw.choice(_head_dims(config, heads))
@@ -45,7 +47,9 @@ def scaled(config: ModelConfig, seed: int = 0) -> ModelConfig:
         "intermediate_size": 12 * draw.choice(_ODD_WIDTHS),
         "vocab_size": 24 * draw.choice(_ODD_WIDTHS),
     }
-    raw |= _windows_to_hf(raw, windows)
+    raw |= _windows_to_hf(raw, windows, is_linear)
+    if config.linear is not None:
+        raw |= _linear_to_hf(config.linear, draw)
     raw |= _rope_to_hf(config, head_dim)
     if config.moe is not None:
         raw |= _experts_to_hf(raw, config.moe, tuple(bool(kind & 2) for kind in kinds), draw)
@@ -68,9 +72,24 @@ def scaled_pattern(kinds: Sequence[int]) -> tuple[int, ...]:
 
 
 def _layer_kinds(config: ModelConfig) -> tuple[int, ...]:
-    """A number a layer: 1 for a window, 2 for experts."""
-    sparse = config.moe.sparse if config.moe is not None else (False,) * config.num_layers
-    return tuple(bool(window) + 2 * experts for window, experts in zip(config.windows, sparse, strict=True))
+    """A number a layer: 1 for a window, 2 for experts, 4 for linear attention."""
+    none = (False,) * config.num_layers
+    sparse = config.moe.sparse if config.moe is not None else none
+    linear = config.linear.layers if config.linear is not None else none
+    layers = zip(config.windows, sparse, linear, strict=True)
+    return tuple(bool(window) + 2 * experts + 4 * is_linear for window, experts, is_linear in layers)
+
+
+def _linear_to_hf(linear: LinearConfig, draw: random.Random) -> dict[str, Any]:
+    """Small linear heads, key and value heads in the original ratio; the convolution keeps its taps."""
+    key_heads = min(linear.key_heads, draw.choice((2, 4)))
+    key_dim, value_dim = draw.sample((10, 12, 14, 18), 2)
+    return {
+        "linear_num_key_heads": key_heads,
+        "linear_num_value_heads": key_heads * (linear.heads // linear.key_heads),
+        "linear_key_head_dim": key_dim,
+        "linear_value_head_dim": value_dim,
+    }
 
 
 def _head_dims(config: ModelConfig, heads: int) -> list[int]:
@@ -116,13 +135,16 @@ def _shrink_windows(windows: tuple[int, ...], draw: random.Random) -> tuple[int,
     return tuple(window if kind else 0 for kind in windows)
 
 
-def _windows_to_hf(raw: dict[str, Any], windows: tuple[int, ...]) -> dict[str, Any]:
-    """The windows in whichever keys the family spelled them with."""
+def _windows_to_hf(raw: dict[str, Any], windows: tuple[int, ...], is_linear: tuple[bool, ...]) -> dict[str, Any]:
+    """The windows, and which layers are linear, in whichever keys the family spelled them with."""
     changed: dict[str, Any] = {}
     if raw.get("sliding_window") is not None:
         changed["sliding_window"] = max(windows) or 7
     if raw.get("layer_types") is not None:
-        changed["layer_types"] = ["sliding_attention" if window else "full_attention" for window in windows]
+        changed["layer_types"] = [
+            "linear_attention" if linear else "sliding_attention" if window else "full_attention"
+            for window, linear in zip(windows, is_linear, strict=True)
+        ]
     if "max_window_layers" in raw:
         changed["max_window_layers"] = next((at for at, window in enumerate(windows) if window), len(windows))
     return changed

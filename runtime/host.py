@@ -25,7 +25,9 @@ def payload_bytes(plan: JobPlan) -> int:
     pages = plan.largest.extents["pages"][0]
     feet = [plan.footprint(rank) for rank in range(plan.layout.cards)]
     return sum(
-        foot.page_bytes * pages + sum(item.num_bytes for item in foot.static if item.tag != Space.TABLE.value)
+        foot.page_bytes * pages
+        + foot.state_bytes * len(plan.sequences)
+        + sum(item.num_bytes for item in foot.static if item.tag != Space.TABLE.value)
         for foot in feet
     )
 

@@ -1,4 +1,4 @@
-"""The paged KV cache: which page of the pool holds which tokens of which request; the same pages on every card."""
+"""The paged KV cache: which page of the pool holds which tokens of which request, and which row of states is whose."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ PAGE_TOKENS = 16
 class PagePool:
     """Logical pages of `page_tokens` tokens, handed out on demand, lowest number first.
 
-    Every card holds its own layers' and heads' bytes of each page, so one table serves them all.
+    Every card holds its own layers' and heads' bytes of each page, so one table serves them all. A request also has one
+    slot, the row of its fixed-size states in layers that have such.
     """
 
     page_tokens: int = PAGE_TOKENS
     tables: dict[int, list[int]] = field(default_factory=dict)
+    slots: dict[int, int] = field(default_factory=dict)
     _free: list[int] = field(default_factory=list)
     _made: int = 0
+    _free_slots: list[int] = field(default_factory=list)
 
     def pages_for(self, tokens: int) -> int:
         """Pages that hold this many tokens of one sequence."""
@@ -38,8 +41,15 @@ class PagePool:
                 table.append(self._made)
                 self._made += 1
 
+    def take_slot(self, request: int) -> None:
+        """Give a request the lowest free slot."""
+        lowest = heapq.heappop(self._free_slots) if self._free_slots else len(self.slots)
+        self.slots[request] = lowest
+
     def release(self, request: int) -> int:
-        """Take a request's pages back; returns how many."""
+        """Take a request's pages and slot back; returns how many pages."""
+        if request in self.slots:
+            heapq.heappush(self._free_slots, self.slots.pop(request))
         table = self.tables.pop(request, [])
         for page in table:
             heapq.heappush(self._free, page)

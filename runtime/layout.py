@@ -160,11 +160,14 @@ def check_layout(layout: Layout, graph: Graph, cluster_cards: int | None) -> Non
     _check_ep(layout, graph)
     legal = legal_tp(graph, layout.ep)
     if layout.tp not in legal:
-        attention = graph.layers[0].attention
+        heads, kv_heads = (
+            " and ".join(map(str, sorted({getattr(layer.attention, name) for layer in graph.layers})))
+            for name in ("num_heads", "num_kv_heads")
+        )
         widths = sorted({width for layer in graph.layers for width in _widths(layer, layout.ep)})
         raise ConfigError(
-            f"tp={layout.tp} does not fit {graph.name}: it must divide {attention.num_heads} attention heads, share or "
-            f"replicate {attention.num_kv_heads} kv heads evenly, divide the feed-forward width "
+            f"tp={layout.tp} does not fit {graph.name}: it must divide {heads} attention heads, share or "
+            f"replicate {kv_heads} kv heads evenly, divide the feed-forward width "
             f"{' and '.join(map(str, widths))} and be at most the vocabulary of {graph.vocab_size}; "
             f"choose tp from {', '.join(map(str, legal))}"
         )

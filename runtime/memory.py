@@ -12,6 +12,8 @@ from .kv_cache import PagePool
 from .scheduler import Request, Step
 
 KV_TAG = Space.KV.value
+STATE_TAG = Space.STATE.value
+STATE_INSTRUCTION = "gated_delta (keeps a sequence's states)"
 KV_INSTRUCTION = "scatter (writes new keys and values into their pages)"
 LOAD_INSTRUCTION = "load (before the first step)"
 
@@ -27,17 +29,18 @@ class Static:
 
 @dataclass(frozen=True)
 class Footprint:
-    """What one rank must hold: static buffers in load order, and the bytes of one KV page over its layers."""
+    """What one rank must hold: static buffers in load order, and over its layers a KV page and a sequence's states."""
 
     rank: int
     static: tuple[Static, ...]
     page_bytes: int
+    state_bytes: int = 0
 
 
 def footprint(rank: int, variants: Sequence[Program], arena_bytes: int, largest: Binding) -> Footprint:
     """The footprint of a rank whose steps run any of `variants` with extents of at most `largest`.
 
-    Host buffers are not on the card; cache buffers are made of pages.
+    Host buffers are not on the card; cache buffers are made of pages, state buffers of a row a sequence.
     """
     buffers: dict[str, Buffer] = {}
     for variant in variants:
@@ -49,8 +52,11 @@ def footprint(rank: int, variants: Sequence[Program], arena_bytes: int, largest:
         if buffer.space is space
     ]
     static.append(Static("arena", Space.ACTIVATION.value, arena_bytes))
-    page_bytes = sum(_page_bytes(buffer) for buffer in buffers.values() if buffer.space is Space.KV)
-    return Footprint(rank, tuple(static), page_bytes)
+    page_bytes, state_bytes = (
+        sum(_page_bytes(buffer) for buffer in buffers.values() if buffer.space is space)
+        for space in (Space.KV, Space.STATE)
+    )
+    return Footprint(rank, tuple(static), page_bytes, state_bytes)
 
 
 def _num_bytes(buffer: Buffer, largest: Binding) -> int:
@@ -59,7 +65,7 @@ def _num_bytes(buffer: Buffer, largest: Binding) -> int:
 
 
 def _page_bytes(buffer: Buffer) -> int:
-    """Bytes of one page of a cache buffer, whose first dimension counts pages."""
+    """Bytes of one page of a cache buffer, or one row of a state buffer: the first dimension counts them."""
     shape = tuple(dim for dim in buffer.type.shape[1:] if isinstance(dim, int))
     return buffer.type.dtype.bytes_of(elements(shape))
 
@@ -77,6 +83,7 @@ class JobMemory:
         self.footprints, self.hbm, self.pool = footprints, capacities, pool
         self._static: dict[int, list[Allocation]] = {footprint.rank: [] for footprint in footprints}
         self._pages: dict[tuple[int, int], list[Allocation]] = {}
+        self._has_states = any(footprint.state_bytes for footprint in footprints)
 
     def load(self, now_ps: int) -> None:
         """Allocate all that lives through the job; OutOfMemory names card and buffer."""
@@ -87,23 +94,38 @@ class JobMemory:
                 )
 
     def grow_to(self, request: Request, tokens: int, now_ps: int, step: Step | None = None) -> None:
-        """Give a request the pages that `tokens` cached tokens need, on every card."""
+        """Give a request the pages that `tokens` cached tokens need, on every card, and its states with the first."""
+        if self._has_states and tokens and request.index not in self.pool.slots:
+            each = {footprint.rank: footprint.state_bytes for footprint in self.footprints}
+            self._give(request, 1, each, STATE_TAG, STATE_INSTRUCTION, now_ps, step)
+            self.pool.take_slot(request.index)
         missing = self.pool.missing(request.index, tokens)
         if not missing:
             return
-        owner = f"request {request.index}"
-        for footprint in self.footprints:
+        each = {footprint.rank: footprint.page_bytes for footprint in self.footprints}
+        self._give(request, missing, each, KV_TAG, KV_INSTRUCTION, now_ps, step)
+        self.pool.grow(request.index, missing)
+
+    def _give(
+        self,
+        request: Request,
+        count: int,
+        num_bytes: Mapping[int, int],
+        tag: str,
+        instruction: str,
+        now_ps: int,
+        step: Step | None,
+    ) -> None:
+        """Allocate `count` times `num_bytes[rank]` for a request on every card."""
+        for rank, size in num_bytes.items():
             try:
-                pages = self._allocate(
-                    footprint.rank, missing, footprint.page_bytes, owner, KV_TAG, now_ps, KV_INSTRUCTION
-                )
+                made = self._allocate(rank, count, size, f"request {request.index}", tag, now_ps, instruction)
             except OutOfMemory as error:
                 error.request = str(request.index)
                 if step is not None:
                     error.step, error.step_kind = step.index, step.kind
                 raise
-            self._pages.setdefault((footprint.rank, request.index), []).extend(pages)
-        self.pool.grow(request.index, missing)
+            self._pages.setdefault((rank, request.index), []).extend(made)
 
     def begin(self, step: Step, requests: Sequence[Request], now_ps: int) -> None:
         """Allocate the pages that a step writes into."""
@@ -111,7 +133,7 @@ class JobMemory:
             self.grow_to(requests[entry.request], entry.start + entry.count, now_ps, step)
 
     def release(self, request: Request, now_ps: int) -> None:
-        """Free a request's pages on every card."""
+        """Free a request's pages and states on every card."""
         for footprint in self.footprints:
             for page in self._pages.pop((footprint.rank, request.index), ()):
                 self.hbm[footprint.rank].free(page, now_ps)

@@ -15,9 +15,11 @@ from ..isa.dtype import DType, decode, encode
 from ..isa.instruction import Array
 from ..isa.program import Binding, Buffer, Space
 from ..models.checkpoint import Checkpoint
+from ..models.graph import ropes
 from ..models.rope import rope_table
 from .host import refuse_beyond_host
 from .kv_cache import PagePool
+from .lowering.stage import STATES
 from .lowering.weights import Piece, WeightBuffer
 from .plan import JobPlan
 from .routing import Counts, routed_extents
@@ -49,6 +51,7 @@ def step_binding(plan: JobPlan, step: Step, routed: Mapping[str, Counts] = Mappi
             "pages": largest["pages"],
             "table_pages": largest["table_pages"],
             "positions": largest["positions"],
+            STATES: largest[STATES],
             "q_lens": tuple(entry.count for entry in step.entries),
             "kv_lens": tuple(entry.start + entry.count for entry in step.entries),
         },
@@ -94,7 +97,7 @@ class Numbers:
         lowered = self.plan.lowered(rank, True)
         arrays = {weight.name: self._weight(weight) for weight in lowered.weights}
         for buffer in lowered.program.buffers:
-            if buffer.space is Space.KV:
+            if buffer.space in (Space.KV, Space.STATE):
                 arrays[buffer.name] = np.zeros(self._shape(buffer, self.plan.largest), buffer.type.dtype.storage)
         if "cos" in lowered.program.buffer:
             arrays |= self._rope_tables(lowered.program.buffer["cos"])
@@ -118,7 +121,7 @@ class Numbers:
 
     def _rope_tables(self, declared: Buffer) -> dict[str, Array]:
         """Cosines and sines; only positions that the job reaches are computed, the rest of the table stays unset."""
-        rope = next(layer.attention.rope for layer in self.plan.graph.layers if layer.attention.rope)
+        rope = next(iter(ropes(self.plan.graph)))
         reached = max(request.most_kv_tokens for request in self.plan.requests())
         tables: dict[str, Array] = {}
         for name, values in zip(("cos", "sin"), rope_table(rope, reached), strict=True):
@@ -246,6 +249,7 @@ class Numbers:
             "slots": slots,
             "rows": rows,
             "keys": keys,
+            "states": [pool.slots.get(entry.request, 0) for entry in step.entries],
             "q_lens": [entry.count for entry in step.entries],
             "kv_lens": [entry.start + entry.count for entry in step.entries],
         }

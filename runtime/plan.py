@@ -17,7 +17,7 @@ from .kv_cache import PAGE_TOKENS, PagePool
 from .layout import Layout
 from .lowering.arena import plan_arena
 from .lowering.lower import BuiltProgram, LoweredProgram, build, place
-from .lowering.stage import LoweringOptions, Sampling
+from .lowering.stage import STATES, LoweringOptions, Sampling
 from .memory import Footprint, JobMemory, footprint
 from .routing import routed_extents
 from .scheduler import Request, Scheduler, Step
@@ -76,6 +76,7 @@ class JobPlan:
             "pages": (sum(pages),),
             "table_pages": (max(pages),),
             "positions": (self.graph.max_position_embeddings,),
+            STATES: (len(requests),),
         }
         return Binding(extents, {"tp": 0, "pp": 0})
 

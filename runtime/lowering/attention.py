@@ -6,7 +6,7 @@ from ...isa.dma import SCATTER
 from ...isa.dtype import FP32
 from ...isa.operands import Ref
 from ...isa.program import Buffer, Space
-from ...isa.rows import RMS_SCALE, SUM_SQUARES
+from ...isa.rows import RMS_SCALE, SIGMOID_GATE, SUM_SQUARES
 from ...isa.tensor import ATTENTION, MATMUL
 from ...isa.vector import ROPE
 from ...models.blocks import Attention
@@ -20,8 +20,9 @@ def lower_attention(stage: Stage, block: BlockBuilder, attention: Attention, nam
     dtype, dim = stage.options.dtype, attention.head_dim
     heads = attention.num_heads // stage.layout.tp
     _, kv_heads = kv_heads_of(attention.num_kv_heads, stage.layout.tp, stage.tp_index)
-    weight, bias = stage.weights.fused(f"{name}.qkv", attention.qkv, stage.weights.qkv_rows(attention))
-    block.local("qkv", dtype, "tokens", (heads + 2 * kv_heads) * dim)
+    weight, bias = stage.weights.qkv(f"{name}.qkv", attention)
+    gate_at = (heads + 2 * kv_heads) * dim
+    block.local("qkv", dtype, "tokens", gate_at + (heads * dim if attention.output_gate else 0))
     w, b = stage.weight(block, "qkv_weight", weight), stage.optional(block, "qkv_bias", bias)
     block.emit(MATMUL(dst=Ref("qkv"), a=x, w=w, bias=b))
     q, k = Ref("qkv", 0, heads * dim), Ref("qkv", heads * dim, kv_heads * dim)
@@ -50,6 +51,8 @@ def lower_attention(stage: Stage, block: BlockBuilder, attention: Attention, nam
             sinks=stage.optional(block, "sinks", stage.weights.sinks(f"{name}.sinks", attention)),
         )
     )
+    if attention.output_gate:
+        block.emit(SIGMOID_GATE(dst=attended, x=attended, gate=Ref("qkv", gate_at, heads * dim)))
     weight, bias = stage.weights.row_parallel(f"{name}.out", attention.out)
     w, b = stage.weight(block, "out_weight", weight), stage.optional(block, "out_bias", bias)
     block.emit(MATMUL(dst=out, a=attended, w=w, bias=b))

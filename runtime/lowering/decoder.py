@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from ...isa.program import Group, Program
 from ...isa.vector import ADD, ADD_RMSNORM
-from ...models.blocks import DecoderLayer
+from ...models.blocks import DecoderLayer, DeltaNet
 from .attention import lower_attention
+from .delta_net import lower_delta_net
 from .ends import embed, head, load_inputs, receive, send
 from .feed_forward import lower_feed_forward
 from .stage import EXTENTS, Stage
@@ -36,7 +37,10 @@ def _layer(stage: Stage, layer: DecoderLayer) -> None:
     normed = block.local("normed", dtype, "tokens", hidden)
     partial = block.local("partial", dtype, "tokens", hidden)
     stage.norm(block, f"{name}.input_norm", layer.input_norm, normed, x)
-    lower_attention(stage, block, layer.attention, name, normed, partial)
+    if isinstance(layer.attention, DeltaNet):
+        lower_delta_net(stage, block, layer.attention, name, normed, partial)
+    else:
+        lower_attention(stage, block, layer.attention, name, normed, partial)
     stage.all_reduce(block, partial)
     norm = layer.post_attention_norm
     weight = stage.weight(block, "post_norm", stage.weights.norm(f"{name}.post_norm", norm))

@@ -29,6 +29,8 @@ def load_inputs(stage: Stage) -> None:
 def _needed(stage: Stage) -> list[Buffer]:
     inputs = stage.inputs
     needed = [inputs.positions, inputs.slots, inputs.tables, inputs.q_lens, inputs.kv_lens]
+    if stage.has_states:
+        needed.append(inputs.states)
     if stage.is_first:
         needed.insert(0, inputs.ids)
     if stage.is_last and stage.options.head == "pick":

@@ -13,7 +13,7 @@ from ...isa.operands import Ref
 from ...isa.program import Buffer, Extent, Space
 from ...isa.vector import RMSNORM
 from ...isa.work import Unit
-from ...models.blocks import Graph, Norm
+from ...models.blocks import DeltaNet, Graph, Norm
 from ..layout import Layout
 from .builder import BlockBuilder, ProgramBuilder, buffer
 from .weights import WeightBuffer, WeightPlan
@@ -28,6 +28,9 @@ EXTENTS = (
     Extent("q_lens", is_vector=True),
     Extent("kv_lens", is_vector=True),
 )
+
+
+STATES = "states"  # rows of the state buffers: sequences that are held at once
 
 
 def routed_extent(top_k: int) -> str:
@@ -68,6 +71,7 @@ class Inputs:
     kv_lens: Buffer = buffer("kv_lens", Space.INPUT, INT32, "sequences")
     rows: Buffer = buffer("rows", Space.INPUT, INT32, "rows")
     keys: Buffer = buffer("keys", Space.INPUT, INT64, "rows")
+    states: Buffer = buffer("states", Space.INPUT, INT32, "sequences")
 
 
 class Stage:
@@ -93,6 +97,11 @@ class Stage:
     def is_last(self) -> bool:
         """Whether this stage computes logits."""
         return self.number == self.layout.pp - 1
+
+    @property
+    def has_states(self) -> bool:
+        """Whether some layer of this stage keeps a state of fixed size for each sequence."""
+        return any(isinstance(self.graph.layers[index].attention, DeltaNet) for index in self.layers)
 
     def routed_rows(self, top_k: int) -> str:
         """The extent that counts a step's choices of experts: tokens times `top_k`."""

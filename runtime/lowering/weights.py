@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...isa.dtype import DType
 from ...isa.instruction import TensorType, split_even
-from ...models.blocks import Attention, DecoderLayer, Experts, GatedMlp, Graph, Norm, Projection, Router
+from ...models.blocks import (
+    Attention,
+    DecoderLayer,
+    Experts,
+    GatedMlp,
+    Graph,
+    HeadRows,
+    Norm,
+    Projection,
+    Router,
+)
 from ..layout import Layout, kv_heads_of
 
 
@@ -81,6 +91,40 @@ class WeightPlan:
         kv_rows = (first * dim, (first + count) * dim)
         return [self._share(attention.num_heads * dim), kv_rows, kv_rows]
 
+    def qkv(self, name: str, attention: Attention) -> tuple[WeightBuffer, WeightBuffer | None]:
+        """This rank's q, k and v rows, then those of its heads' output gates where q's rows carry them."""
+        rows = self.qkv_rows(attention)
+        if not attention.output_gate:
+            return self.fused(name, attention.qkv, rows)
+        dim, (first, stop) = attention.head_dim, rows[0]
+        heads = range(first // dim, stop // dim)
+        q, gate = (HeadRows("", dim, offset, 2 * dim) for offset in (0, dim))
+        total = 2 * (stop - first) + sum(end - start for start, end in rows[1:])
+        weight, bias = (
+            [
+                *(Piece(tensors[0], 0, q.start(head), q.start(head) + dim) for head in heads),
+                *(Piece(tensor, 0, *span) for tensor, span in zip(tensors[1:], rows[1:], strict=True)),
+                *(Piece(tensors[0], 0, gate.start(head), gate.start(head) + dim) for head in heads),
+            ]
+            if tensors
+            else []
+            for tensors in (attention.qkv.weights, attention.qkv.biases)
+        )
+        return (
+            self._add(name, (total, attention.qkv.in_features), weight),
+            self._add(f"{name}.bias", (total,), bias) if bias else None,
+        )
+
+    def heads_rows(self, name: str, parts: list[tuple[HeadRows, range]], *columns: int) -> WeightBuffer:
+        """The rows of some heads of each part, one part after the other, each row of `columns` elements."""
+        spans = [
+            Piece(part.tensor, 0, part.start(head), part.start(head) + part.size)
+            for part, heads in parts
+            for head in heads
+        ]
+        total = sum(span.stop - span.start for span in spans)
+        return self._add(name, (total, *columns), _merged(spans))
+
     def fused(
         self, name: str, projection: Projection, rows: list[tuple[int, int]]
     ) -> tuple[WeightBuffer, WeightBuffer | None]:
@@ -150,6 +194,17 @@ class WeightPlan:
             self._add(f"{name}.down", (own.count, hidden, width), down),
             down_bias,
         )
+
+
+def _merged(pieces: list[Piece]) -> list[Piece]:
+    """The pieces, those that follow one another in one tensor made one."""
+    merged: list[Piece] = []
+    for piece in pieces:
+        if merged and merged[-1].tensor == piece.tensor and merged[-1].stop == piece.start:
+            merged[-1] = replace(merged[-1], stop=piece.stop)
+        else:
+            merged.append(piece)
+    return merged
 
 
 @dataclass(frozen=True)

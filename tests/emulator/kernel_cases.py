@@ -15,6 +15,7 @@ from siltwin.isa.latent import LATENT_ATTENTION
 from siltwin.isa.meaning import ArrayMemory
 from siltwin.isa.operands import Ref
 from siltwin.isa.program import Binding, Block
+from siltwin.isa.recurrent import CAUSAL_CONV, GATED_DELTA
 from siltwin.isa.rows import RMS_SCALE, SIGMOID_GATE, SUM_SQUARES
 from siltwin.isa.tensor import ATTENTION, MATMUL
 from siltwin.isa.vector import (
@@ -386,6 +387,54 @@ def combine(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
     return build(COMBINE(Ref("o"), Ref("x"), Ref("s"), Ref("w"), "e", 0, 2), entries, fp32_ulps=16)
 
 
+def sequences(rng: np.random.Generator, m: int, n: int) -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:
+    """A batch of a prefill, a decode, a sequence that waits and one that goes on, in slots of any order."""
+    q_lens, kv_lens = (m, 1, 0, 3), (m, n + 1, 5, 3 + n)
+    slots = rng.permutation(6)[:4].astype(np.int32)
+    slots[2] = 99  # a sequence without new tokens may point anywhere
+    entries = {
+        "i": (INT32, slots),
+        "ql": (INT32, np.array(q_lens, np.int32)),
+        "kl": (INT32, np.array(kv_lens, np.int32)),
+    }
+    return entries, {"q": q_lens, "kv": kv_lens}
+
+
+def causal_conv(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    taps = 2 + m % 3
+    entries, extents = sequences(rng, m, n)
+    entries |= {
+        "o": (d, numbers(rng, d, m + 4, n)),
+        "x": (d, numbers(rng, d, m + 4, n)),
+        "w": (d, numbers(rng, d, n, taps)),
+        "s": (d, numbers(rng, d, 6, (taps - 1) * n)),
+    }
+    refs = [Ref(name) for name in ("o", "x", "w", "s", "i", "ql", "kl")]
+    return build(CAUSAL_CONV(*refs, "q", "kv"), entries, fp32_ulps=32, extents=extents)
+
+
+def gated_delta(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    key_heads, group, key_dim, value_dim = 2, 1 + n % 2, 1 + n % 7, 2 + n % 5
+    heads, tokens = key_heads * group, m + 4
+    channels = heads * key_dim if m % 2 else heads
+    entries, extents = sequences(rng, m, n)
+    entries |= {
+        "o": (d, numbers(rng, d, tokens, heads * value_dim)),
+        "x": (d, numbers(rng, d, tokens, key_heads * key_dim)),
+        "k": (d, numbers(rng, d, tokens, key_heads * key_dim)),
+        "v": (d, numbers(rng, d, tokens, heads * value_dim)),
+        "g": (d, numbers(rng, d, tokens, channels)),
+        "b": (d, numbers(rng, d, tokens, heads)),
+        "a": (d, numbers(rng, d, heads)),
+        "t": (d, numbers(rng, d, channels)),
+        "s": (FP32, numbers(rng, FP32, 6, heads * key_dim * value_dim)),
+    }
+    refs = [Ref(name) for name in ("o", "x", "k", "v", "g", "b", "a", "t", "s", "i", "ql", "kl")]
+    bound = -5.0 if n % 2 else 0.0
+    instruction = GATED_DELTA(*refs, "q", "kv", heads, key_heads, key_dim, value_dim, bound)
+    return build(instruction, entries, fp32_ulps=64, floor=4e-6, extents=extents)
+
+
 CASES: dict[str, Callable[[np.random.Generator, DType, int, int], Case]] = {
     "matmul": matmul,
     "attention": attention,
@@ -418,4 +467,6 @@ CASES: dict[str, Callable[[np.random.Generator, DType, int, int], Case]] = {
     "gather": gather,
     "scatter": scatter,
     "embedding": embedding,
+    "causal_conv": causal_conv,
+    "gated_delta": gated_delta,
 }

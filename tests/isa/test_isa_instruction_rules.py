@@ -89,6 +89,17 @@ LEGAL: dict[str, tuple[str, str]] = {
         "dst=%d x=%x slots=%s weights=%w extent=q_lens at=0 experts=4",
         "d: fp32[t, 4]; x: bf16[n, 4]; s: int32[t, 3]; w: fp32[t, 3]",
     ),
+    "causal_conv": (
+        "dst=%d x=%x weight=%w state=%s slots=%i q_lens=%q kv_lens=%k q_extent=q_lens kv_extent=q_lens",
+        "d: fp32[t, 4]; x: bf16[t, 4]; w: fp32[4, 3]; s: bf16[n, 8]; i: int32[3]; q: int32[3]; k: int32[3]",
+    ),
+    "gated_delta": (
+        "dst=%d q=%a k=%b v=%v decay=%g beta=%p a_log=%l dt_bias=%m state=%s slots=%i q_lens=%q "
+        "kv_lens=%k q_extent=q_lens kv_extent=q_lens heads=4 key_heads=2 key_dim=3 value_dim=2 "
+        "lower_bound=-5.0",
+        "d: fp32[t, 8]; a: bf16[t, 6]; b: bf16[t, 6]; v: bf16[t, 8]; g: bf16[t, 12]; p: bf16[t, 4]; l: "
+        "fp32[4]; m: fp32[12]; s: fp32[n, 24]; i: int32[3]; q: int32[3]; k: int32[3]",
+    ),
 }
 
 ROOTED = ("broadcast", "reduce", "link_gather", "link_scatter")
@@ -310,6 +321,19 @@ BROKEN: list[tuple[str, str, str]] = [  # mnemonic, "what was -> what stands ins
     ("combine", "s: int32[t, 3] -> s: int64[t, 3]", "slots is int64.*must be int32"),
     ("combine", "d: fp32[t, 4] -> d: fp32[t, 5]", "dst is .* and x is"),
     ("combine", "experts=4 -> experts=0", "experts 1 or more"),
+    ("causal_conv", "x: bf16[t, 4] -> x: bf16[t, 5]", "dst is fp32.t, 4. and x is bf16.t, 5."),
+    ("causal_conv", "w: fp32[4, 3] -> w: fp32[5, 3]", "must be .4, kernel."),
+    ("causal_conv", "w: fp32[4, 3] -> w: fp32[4, 1]", "a kernel of 1 has no state"),
+    ("causal_conv", "s: bf16[n, 8] -> s: bf16[n, 9]", "must be .slots, 8."),
+    ("causal_conv", "i: int32[3] -> i: int64[3]", "must be int32 .sequences."),
+    ("gated_delta", "heads=4 -> heads=3", "heads=3 is not a multiple of key_heads=2"),
+    ("gated_delta", "lower_bound=-5.0 -> lower_bound=5.0", "must be 0 .none. or below"),
+    ("gated_delta", "g: bf16[t, 12] -> g: bf16[t, 6]", "decay has 6 columns, must have 4 or 12"),
+    ("gated_delta", "v: bf16[t, 8] -> v: bf16[t, 7]", "v is .* must be .t, 8."),
+    ("gated_delta", "l: fp32[4] -> l: fp32[5]", "a_log is .* must be .4."),
+    ("gated_delta", "m: fp32[12] -> m: fp32[4]", "dt_bias is .* must be .12."),
+    ("gated_delta", "s: fp32[n, 24] -> s: bf16[n, 24]", "must be fp32 .slots, 24."),
+    ("gated_delta", "k: int32[3] -> k: int32[n]", "must be int32 .sequences."),
     ("wait", "semaphore=q -> semaphore=t", "semaphore 't' is not declared"),
     ("signal", "count=1 -> count=0", "a signal must add at least 1"),
     ("signal", "count=1 -> count=-1", "a signal must add at least 1"),

@@ -99,6 +99,16 @@ EXAMPLES = {
         "dst=%d x=%x slots=%s weights=%w extent=ql at=0 experts=4",
         "d:fp32[t,4] x:bf16[n,4] s:int32[t,3] w:fp32[t,3]",
     ),
+    "causal_conv": (
+        "dst=%d x=%x weight=%w state=%s slots=%i q_lens=%q kv_lens=%k q_extent=ql kv_extent=ql",
+        "d:fp32[t,4] x:bf16[t,4] w:fp32[4,3] s:bf16[n,8] i:int32[3] q:int32[3] k:int32[3]",
+    ),
+    "gated_delta": (
+        "dst=%d q=%a k=%b v=%v decay=%g beta=%p a_log=%l dt_bias=%m state=%s slots=%i q_lens=%q "
+        "kv_lens=%k q_extent=ql kv_extent=ql heads=4 key_heads=2 key_dim=3 value_dim=2 lower_bound=-5.0",
+        "d:fp32[t,8] a:bf16[t,6] b:bf16[t,6] v:bf16[t,8] g:bf16[t,12] p:bf16[t,4] l:fp32[4] m:fp32[12] "
+        "s:fp32[n,24] i:int32[3] q:int32[3] k:int32[3]",
+    ),
 }
 QUEUES = ("q", "end", "param", "dma-0", "x:y/z.1")  # names that a careless reader takes for something else
 

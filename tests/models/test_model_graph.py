@@ -5,9 +5,16 @@ from typing import Any
 
 import pytest
 
+from siltwin.models.blocks import DeltaNet
 from siltwin.models.config import read_config
 from siltwin.models.facts import describe
-from siltwin.models.graph import build_graph, kv_elements_per_token, parameter_shapes, total_parameters
+from siltwin.models.graph import (
+    build_graph,
+    kv_elements_per_token,
+    parameter_shapes,
+    state_bytes_per_sequence,
+    total_parameters,
+)
 from siltwin.models.shelf import shipped_configs
 
 BASE = {
@@ -137,6 +144,8 @@ def test_published_sizes(name: str, params: int, kv_bytes: int) -> None:
         ("GLM-4.5", 352_797_814_784, 33.63, 32.86, 376_832),
         ("MiniMax-M2", 228_689_748_992, 11.03, 10.42, 253_952),
         ("gpt-oss-120b", 116_829_156_672, 5.71, 5.13, 36_864),
+        ("Qwen3-Next-80B-A3B", 79_674_391_296, 3.87, 3.56, 24_576),
+        ("Qwen3.5-397B-A17B", 396_346_350_336, 17.35, 16.33, 30_720),
         ("Llama-3.1-405B", 405_853_388_800, 405.85, 403.75, 516_096),
     ],
 )
@@ -163,3 +172,22 @@ def test_facts_say_which_blocks_there_are() -> None:
         "2 x gated silu mlp of 100",
         "1 x attention 6/2 heads of 10, window 8, default rope, head norms",
     )
+
+
+def test_states_of_qwen3_next_are_counted_by_hand() -> None:
+    """36 delta nets: 32 heads of 128 x 128 in fp32, and 3 inputs of 2 * 16 * 128 + 32 * 128 channels in 16 bits."""
+    graph = build_graph(read_config(shipped_configs()["Qwen3-Next-80B-A3B"]))
+    assert state_bytes_per_sequence(graph, 2) == 36 * (4 * 32 * 128 * 128 + 2 * 3 * 8192)
+
+
+def test_packed_rows_of_a_key_head_are_dealt_out_by_value_head() -> None:
+    """2 key heads of 12, 2 value heads of 10 each: q 12, k 12, v 20 and gate 20 rows, then those of the next."""
+    raw = {**read_config(shipped_configs()["Qwen3-Next-80B-A3B"]).to_hf(), "linear_num_key_heads": 2}
+    raw |= {"linear_num_value_heads": 4, "linear_key_head_dim": 12, "linear_value_head_dim": 10}
+    delta = build_graph(read_config(raw)).layers[0].attention
+    assert isinstance(delta, DeltaNet)
+    assert [part.start(1) for part in (delta.q, delta.k)] == [64, 76]
+    assert [delta.v.start(head) for head in range(4)] == [24, 34, 88, 98]
+    assert [delta.gate.start(head) for head in range(4)] == [44, 54, 108, 118]
+    assert [delta.beta.start(head) for head in range(4)] == [0, 1, 4, 5]
+    assert [delta.decay.start(head) for head in range(4)] == [2, 3, 6, 7]

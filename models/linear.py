@@ -1,0 +1,147 @@
+"""Layers of linear attention: what a config says about them, and the block they become under published names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..isa.errors import ConfigError, UnsupportedError
+from .blocks import DeltaNet, HeadRows, Norm, Projection
+from .fields import Fields
+
+KINDS = ("linear_attention", "full_attention")
+
+
+@dataclass(frozen=True)
+class LinearConfig:
+    """The linear layers of a model; `layers` says of every layer whether it is one.
+
+    `key_dim` and `value_dim` are a head's; `packed` puts query, key, value and gate of a key head side by side in one
+    tensor, as Qwen3-Next's files have them; without it each kind stands together.
+    """
+
+    layers: tuple[bool, ...]
+    heads: int
+    key_heads: int
+    key_dim: int
+    value_dim: int
+    kernel: int
+    packed: bool = False
+
+
+def read_layer_kinds(fields: Fields, layers: int) -> tuple[bool, ...]:
+    """Whether each layer is linear: layer_types, or all but every full_attention_interval-th (default 4)."""
+    interval = fields.integer("full_attention_interval", 4)
+    fields.resolved.pop("full_attention_interval", None)  # layer_types says it
+    kinds: Any = fields.take("layer_types", None)
+    if kinds is None:
+        kinds = [KINDS[(index + 1) % interval == 0] for index in range(layers)]
+    if not isinstance(kinds, list) or len(kinds) != layers:
+        raise fields.fault("layer_types", f"a list of {layers} layer kinds (num_hidden_layers)")
+    unknown = sorted({str(kind) for kind in kinds} - set(KINDS))
+    if unknown:
+        raise UnsupportedError(
+            f"{fields.where}: layer_types holds {', '.join(unknown)}, which is not supported; known: {', '.join(KINDS)}"
+        )
+    fields.resolved["layer_types"] = list(kinds)
+    return tuple(kind == KINDS[0] for kind in kinds)
+
+
+def read_gated_delta_net(fields: Fields, layers: int, packed: bool) -> LinearConfig:
+    """Qwen's keys for its gated delta nets."""
+    heads, key_heads = fields.integer("linear_num_value_heads"), fields.integer("linear_num_key_heads")
+    if heads % key_heads:
+        raise ConfigError(
+            f"{fields.where}: linear_num_key_heads {key_heads} does not divide linear_num_value_heads {heads}"
+        )
+    return LinearConfig(
+        layers=read_layer_kinds(fields, layers),
+        heads=heads,
+        key_heads=key_heads,
+        key_dim=fields.integer("linear_key_head_dim"),
+        value_dim=fields.integer("linear_value_head_dim"),
+        kernel=fields.integer("linear_conv_kernel_dim", minimum=2, maximum=64),
+        packed=packed,
+    )
+
+
+def build_linear(config: LinearConfig, prefix: str, hidden: int, eps: float) -> DeltaNet:
+    """The gated delta net whose tensors stand below `prefix` (`model.layers.N`)."""
+    at = f"{prefix}.linear_attn"
+    keys, values = config.key_heads * config.key_dim, config.heads * config.value_dim
+    rows, shapes = (_packed if config.packed else _apart)(config, at, hidden)
+    channels = 2 * keys + values
+    conv = f"{at}.conv1d.weight"
+    q, k, v, gate, beta, decay = rows
+    return DeltaNet(
+        hidden_size=hidden,
+        heads=config.heads,
+        key_heads=config.key_heads,
+        key_dim=config.key_dim,
+        value_dim=config.value_dim,
+        kernel=config.kernel,
+        q=q,
+        k=k,
+        v=v,
+        gate=gate,
+        beta=beta,
+        decay=decay,
+        convs=(
+            HeadRows(conv, config.key_dim),
+            HeadRows(conv, config.key_dim, keys),
+            HeadRows(conv, config.value_dim, 2 * keys),
+        ),
+        a_log=f"{at}.A_log",
+        dt_bias=f"{at}.dt_bias",
+        norm=Norm("rms", config.value_dim, f"{at}.norm.weight", None, eps),
+        gate_activation="silu",
+        out=Projection((f"{at}.out_proj.weight",), (), (hidden,), values),
+        tensors=(
+            *shapes,
+            (conv, (channels, 1, config.kernel)),
+            (f"{at}.A_log", (config.heads,)),
+            (f"{at}.dt_bias", (config.heads,)),
+        ),
+    )
+
+
+Rows = tuple[HeadRows, HeadRows, HeadRows, HeadRows, HeadRows, HeadRows]
+Shapes = tuple[tuple[str, tuple[int, ...]], ...]
+
+
+def _packed(config: LinearConfig, at: str, hidden: int) -> tuple[Rows, Shapes]:
+    """q, k, v and gate of one key head after another in one tensor, beta and decay so in another."""
+    group = config.heads // config.key_heads
+    dim, values = config.key_dim, group * config.value_dim
+    qkvz, ba = f"{at}.in_proj_qkvz.weight", f"{at}.in_proj_ba.weight"
+    stride = 2 * dim + 2 * values
+    rows = (
+        HeadRows(qkvz, dim, 0, stride),
+        HeadRows(qkvz, dim, dim, stride),
+        HeadRows(qkvz, config.value_dim, 2 * dim, stride, group),
+        HeadRows(qkvz, config.value_dim, 2 * dim + values, stride, group),
+        HeadRows(ba, 1, 0, 2 * group, group),
+        HeadRows(ba, 1, group, 2 * group, group),
+    )
+    return rows, ((qkvz, (config.key_heads * stride, hidden)), (ba, (2 * config.heads, hidden)))
+
+
+def _apart(config: LinearConfig, at: str, hidden: int) -> tuple[Rows, Shapes]:
+    """All queries, then all keys, then all values in one tensor; gate, beta and decay in one each."""
+    keys, values = config.key_heads * config.key_dim, config.heads * config.value_dim
+    qkv, z, b, a = (f"{at}.in_proj_{part}.weight" for part in ("qkv", "z", "b", "a"))
+    rows = (
+        HeadRows(qkv, config.key_dim),
+        HeadRows(qkv, config.key_dim, keys),
+        HeadRows(qkv, config.value_dim, 2 * keys),
+        HeadRows(z, config.value_dim),
+        HeadRows(b, 1),
+        HeadRows(a, 1),
+    )
+    shapes = (
+        (qkv, (2 * keys + values, hidden)),
+        (z, (values, hidden)),
+        (b, (config.heads, hidden)),
+        (a, (config.heads, hidden)),
+    )
+    return rows, shapes
