@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from decimal import Decimal
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from ..isa.errors import ConfigError
-
-EvidenceKind = Literal["datasheet", "measured", "calibrated", "assumed"]
-
-# Strongest first: a data sheet may be optimistic, but it is the vendor's word; an assumption is only ours.
-STRENGTH: tuple[EvidenceKind, ...] = ("measured", "calibrated", "datasheet", "assumed")
-
-MAX_CARD_FILE_BYTES = 1 << 20
+from ..interconnect.evidence import EvidenceKind
 
 
 class Evidence(BaseModel):
@@ -33,11 +24,6 @@ class Evidence(BaseModel):
 
 
 USER_SET = Evidence(evidence="assumed", source="set by the user")
-
-
-def weakest(kinds: Iterable[EvidenceKind]) -> EvidenceKind:
-    """The weakest of some kinds of evidence; `measured` for none at all, since then nothing is claimed."""
-    return max(kinds, key=STRENGTH.index, default="measured")
 
 
 _BINARY_AND_DECIMAL = {
@@ -97,45 +83,6 @@ Picoseconds = Annotated[int, _reader("picoseconds"), Field(ge=0, le=10**15)]
 Fraction = Annotated[float, _reader("count"), Field(gt=0, le=1)]
 Rate = Annotated[float, _reader("count"), Field(gt=0, le=1 << 20)]
 Amount = Annotated[float, _reader("count"), Field(ge=0)]
-
-
-class _StrictLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Safe YAML whose mappings may not say a key twice."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        try:
-            repeated = {key for key in keys if keys.count(key) > 1}
-        except TypeError as error:
-            raise yaml.YAMLError(f"a key is not plain text{node.start_mark}") from error
-        if repeated:
-            raise yaml.YAMLError(f"{sorted(map(str, repeated))[0]} is written twice{node.start_mark}")
-        return super().construct_mapping(node, deep)
-
-
-def read_mapping(path: Path) -> dict[str, Any]:
-    """The mapping a YAML file holds; ConfigError naming the file when it is anything else.
-
-    Only plain data is read: no tags, no anchors (an alias can swell without bound), no key said twice.
-    """
-    try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_CARD_FILE_BYTES + 1)
-    except (OSError, ValueError) as error:  # ValueError: a null character in the path
-        raise ConfigError(f"cannot read card file {path}: {getattr(error, 'strerror', None) or error}") from error
-    if len(raw) > MAX_CARD_FILE_BYTES:
-        raise ConfigError(f"{path} is larger than {MAX_CARD_FILE_BYTES} bytes; a card file is a few kilobytes")
-    try:
-        text = raw.decode("utf-8")
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=_StrictLoader)):
-            raise ConfigError(f"{path} uses YAML aliases; write each value out")
-        tree = yaml.load(text, Loader=_StrictLoader)
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError, TypeError) as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise ConfigError(f"{path} is not a readable YAML card file: {reason}") from error
-    if not isinstance(tree, dict):
-        raise ConfigError(f"{path} must hold a mapping of card fields, not {type(tree).__name__}")
-    return tree
 
 
 def split_evidence(tree: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -11,6 +11,8 @@ from typing import Any, Self
 
 from pydantic import Field, ValidationError, model_validator
 
+from ..interconnect.evidence import EvidenceKind, weakest
+from ..interconnect.specfile import read_mapping
 from ..isa.dtype import DTYPES, DType
 from ..isa.errors import ConfigError, UnsupportedError
 from ..isa.work import Unit
@@ -33,7 +35,7 @@ from .card_parts import (
     TensorUnit,
     VectorUnit,
 )
-from .evidence import USER_SET, Evidence, EvidenceKind, Hertz, read_mapping, split_evidence, weakest
+from .evidence import USER_SET, Evidence, Hertz, split_evidence
 
 CARDS = Path(__file__).parent / "cards"
 PEAK_TOLERANCE = 0.02

@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field, StrictInt, ValidationInfo, field_validato
 from ..isa.errors import ConfigError
 from .choices import Choice, ChoiceSpec, Group, ProtocolSpec, choose
 from .collectives.protocol import Protocol
-from .evidence import Evidence, Quantity, weakest
+from .evidence import EvidenceKind, Quantity, weakest
 from .kinds import KINDS, check_kind, wiring_of
 from .levels import LevelSpec, ShapeFields, Wired, build, cards_of, check_levels
 from .link import Link, LinkOverride, LinkSpec
@@ -172,7 +172,7 @@ class ClusterSpec(ShapeFields):
             raise ConfigError(f"{field} of {self.name} is no number with evidence")
         return here
 
-    def weakest_evidence(self) -> Evidence:
+    def weakest_evidence(self) -> EvidenceKind:
         """What a time that depends on these links and protocols is worth; where there are none, nothing is assumed."""
         own = (self.link,) if self.link else ()
         parts: tuple[LinkSpec | LinkOverride | LevelSpec, ...] = (*own, *self.uplinks, *self.links, *self.levels)

@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-Evidence = Literal["datasheet", "measured", "calibrated", "assumed"]
+EvidenceKind = Literal["datasheet", "measured", "calibrated", "assumed"]
 # From strongest to weakest: a data sheet may be optimistic, but it is the vendor's word; an assumption is only ours.
-STRENGTH: tuple[Evidence, ...] = ("measured", "calibrated", "datasheet", "assumed")
+STRENGTH: tuple[EvidenceKind, ...] = ("measured", "calibrated", "datasheet", "assumed")
 
 
 class Quantity(BaseModel):
@@ -22,7 +22,7 @@ class Quantity(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     value: int = Field(ge=0)
-    evidence: Evidence
+    evidence: EvidenceKind
     source: str = Field(min_length=1)
     error: float | None = Field(default=None, ge=0, allow_inf_nan=False)
 
@@ -55,6 +55,6 @@ class Quantity(BaseModel):
         return self
 
 
-def weakest(evidence: Iterable[Evidence]) -> Evidence:
-    """The weakest of some evidence, which is what a figure made of all of it is worth."""
-    return max(evidence, key=STRENGTH.index)
+def weakest(evidence: Iterable[EvidenceKind]) -> EvidenceKind:
+    """The weakest of some evidence, which is what a figure made of all of it is worth; none claims nothing."""
+    return max(evidence, key=STRENGTH.index, default="measured")

@@ -7,8 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..emulator.evidence import Evidence, EvidenceKind, weakest
+from ..emulator.evidence import Evidence
 from ..emulator.spec import CardSpec, card_names, load_card
+from ..interconnect.evidence import EvidenceKind, weakest
 from ..isa.dtype import DTYPES
 from ..isa.errors import SiltwinError
 from ..models.checkpoint import open_checkpoint

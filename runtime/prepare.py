@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..emulator.evidence import weakest
 from ..emulator.spec import CardSpec, load_card, override
 from ..interconnect.choices import Choice
 from ..interconnect.cluster import ClusterSpec, load_cluster, usual_node
+from ..interconnect.evidence import weakest
 from ..interconnect.link import LinkSpec
 from ..interconnect.specfile import validated
 from ..isa.dtype import BF16, DType, parse_dtype

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ..emulator.evidence import EvidenceKind
+from ..interconnect.evidence import EvidenceKind
 
 SCHEMA_VERSION: Literal[1] = 1
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from ..emulator.evidence import USER_SET, Evidence, weakest
+from ..emulator.evidence import USER_SET, Evidence
 from ..emulator.spec import CardSpec
 from ..interconnect.cluster import ClusterSpec
+from ..interconnect.evidence import weakest
 from ..isa.errors import GateError
 from .report import EvidenceReport
 

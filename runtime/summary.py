@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..emulator.evidence import weakest
 from ..emulator.hbm import OutOfMemory
 from ..emulator.span import Span
 from ..emulator.spec import CardSpec
+from ..interconnect.evidence import weakest
 from ..models.graph import total_parameters
 from .communication import collective_reports, link_reports
 from .fits import what_fits

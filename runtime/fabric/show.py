@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pydantic import BaseModel
 
 from ...interconnect.cluster import ClusterSpec, cluster_names, load_cluster
-from ...interconnect.evidence import Evidence, Quantity
+from ...interconnect.evidence import EvidenceKind, Quantity
 from ...interconnect.measures import bisections, diameter, link_kinds
 from ...interconnect.routing import route
 from ...interconnect.topology import Topology
@@ -27,7 +27,7 @@ class ClusterSummary(Part):
     switches: int
     links: int
     levels: tuple[str, ...]
-    weakest_evidence: Evidence
+    weakest_evidence: EvidenceKind
 
 
 class LinkKindPart(Part):
@@ -62,7 +62,7 @@ class NumberPart(Part):
 
     path: str
     value: int
-    evidence: Evidence
+    evidence: EvidenceKind
     source: str
     error: float | None
 

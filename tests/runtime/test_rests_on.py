@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from siltwin.emulator.evidence import EvidenceKind
 from siltwin.emulator.spec import CARDS, CardSpec, load_card, override
 from siltwin.interconnect.cluster import load_cluster
+from siltwin.interconnect.evidence import EvidenceKind
 from siltwin.isa.errors import GateError
 from siltwin.runtime.job import Job
 from siltwin.runtime.limits import find_limits
