@@ -111,8 +111,10 @@ def _tiers(topology: Topology) -> Iterator[Point]:
         ]
         known = [places[other] for other in below if other in places]
         x = sum(known) / len(known) if known else xs[-1] / 2
-        while (round(x), tier[node]) in taken:  # planes over the same cards stand side by side
-            x += CARD_GAP
+        middle, tries = x, 0
+        while (round(x), tier[node]) in taken:  # planes over the same cards stand side by side, right and left in turn
+            tries += 1
+            x = middle + CARD_GAP * (tries + 1 >> 1) * (1 if tries % 2 else -1)
         taken.add((round(x), tier[node]))
         places[node] = x
         yield x, -TIER_GAP * tier[node]
