@@ -175,6 +175,37 @@ class DeltaNet:
 
 
 @dataclass(frozen=True)
+class LatentAttention:
+    """Multi-head latent attention: each token leaves one latent, from which every head's keys and values are made.
+
+    `q` makes the queries, or where `q_up` is not None a latent of theirs, normed by `q_norm`, from which `q_up` makes
+    them; head h's are its `nope_dim` elements, then `rope_dim` that are rotated. `kv` makes the latent of `latent_dim`
+    elements, normed by `kv_norm`, then `rope_dim` rotated elements of a key that all heads share; `kv_up` makes of the
+    normed latent each head's key of `nope_dim` and its value of `v_dim`. `scale` multiplies the scores.
+    """
+
+    q: Projection
+    q_norm: Norm | None
+    q_up: Projection | None
+    kv: Projection
+    kv_norm: Norm
+    kv_up: Projection
+    out: Projection
+    num_heads: int
+    nope_dim: int
+    rope_dim: int
+    v_dim: int
+    latent_dim: int
+    scale: float
+    rope: Rope | None
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Keys and values are made for every head."""
+        return self.num_heads
+
+
+@dataclass(frozen=True)
 class GatedMlp:
     """down(activation(gate(x)) * up(x))."""
 
@@ -248,7 +279,7 @@ class DecoderLayer:
 
     index: int
     input_norm: Norm
-    attention: Attention | DeltaNet
+    attention: Attention | LatentAttention | DeltaNet
     post_attention_norm: Norm
     mlp: GatedMlp | Moe
 

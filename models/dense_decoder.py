@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ..isa.dtype import BF16, DTYPES, DType, parse_dtype
 from ..isa.errors import ConfigError, UnsupportedError
-from .blocks import Activation, Attention, DecoderLayer, DeltaNet, GatedMlp, Graph, Moe, Norm, Projection
+from .blocks import (
+    Activation,
+    Attention,
+    DecoderLayer,
+    DeltaNet,
+    GatedMlp,
+    Graph,
+    LatentAttention,
+    Moe,
+    Norm,
+    Projection,
+)
 from .fields import Fields, is_number
+from .latent import LatentConfig, build_latent
 from .linear import LinearConfig, build_linear
 from .model_config import ModelConfig
 from .moe import MoeConfig, build_moe
@@ -49,6 +62,7 @@ def read_dense(
     output_gate: bool = False,
     linear: LinearConfig | None = None,
     intermediate_size: int | None = None,
+    latent: LatentConfig | None = None,
     default_theta: float = DEFAULT_THETA,
     partial_rotary: float | None = None,
     rope_ignored: frozenset[str] = frozenset(),
@@ -62,8 +76,9 @@ def read_dense(
     """
     heads = fields.integer("num_attention_heads")
     hidden = fields.integer("hidden_size")
-    head_dim = _head_dim(fields, hidden, heads, default_head_dim)
+    head_dim = latent.head_dim if latent else _head_dim(fields, hidden, heads, default_head_dim)
     limit = fields.integer("max_position_embeddings")
+    turned, interleaved = (latent.rope_dim, latent.interleaved) if latent else (head_dim, False)
     return ModelConfig(
         name=name,
         family=fields.text("model_type"),
@@ -72,13 +87,16 @@ def read_dense(
         intermediate_size=fields.integer("intermediate_size") if intermediate_size is None else intermediate_size,
         num_layers=len(windows),
         num_heads=heads,
-        num_kv_heads=_kv_heads(fields, heads, default_kv_heads),
+        num_kv_heads=heads if latent else _kv_heads(fields, heads, default_kv_heads),
         head_dim=head_dim,
         vocab_size=fields.integer("vocab_size"),
         max_position_embeddings=limit,
         norm_eps=fields.number("rms_norm_eps", maximum=1.0),
         activation=_activation(fields),
-        rope=read_rope(fields, head_dim, limit, default_theta, partial_rotary, rope_ignored),
+        rope=replace(
+            read_rope(fields, turned, limit, default_theta, partial_rotary, rope_ignored),
+            interleaved=interleaved,
+        ),
         windows=windows,
         qkv_bias=qkv_bias,
         out_bias=out_bias,
@@ -90,6 +108,7 @@ def read_dense(
         plus_one=plus_one,
         output_gate=output_gate,
         linear=linear,
+        latent=latent,
         tied=fields.flag("tie_word_embeddings", False),
         dtype=_dtype(fields),
         bos_id=fields.integer_or_none("bos_token_id", minimum=0),
@@ -180,9 +199,11 @@ def _layer(config: ModelConfig, index: int) -> DecoderLayer:
     )
 
 
-def _mixer(config: ModelConfig, prefix: str, index: int) -> Attention | DeltaNet:
+def _mixer(config: ModelConfig, prefix: str, index: int) -> Attention | LatentAttention | DeltaNet:
     if config.linear is not None and config.linear.layers[index]:
         return build_linear(config.linear, prefix, config.hidden_size, config.norm_eps)
+    if config.latent is not None:
+        return build_latent(config.latent, f"{prefix}.self_attn", config.num_heads, config.hidden_size, config.rope)
     return _attention(config, f"{prefix}.self_attn", config.windows[index])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from .blocks import Attention, DecoderLayer, DeltaNet, GatedMlp, Moe, Norm
+from .blocks import Attention, DecoderLayer, DeltaNet, GatedMlp, LatentAttention, Moe, Norm
 from .graph import active_parameters, build_graph, kv_elements_per_token, total_parameters
 from .model_config import ModelConfig
 
@@ -85,9 +85,21 @@ def _norm_words(norm: Norm) -> str:
     return f"{norm.kind} norm" + (" of 1 + weight" if norm.plus_one else "")
 
 
-def _attention_words(attention: Attention | DeltaNet) -> str:
+def _latent_words(attention: LatentAttention) -> str:
+    dims = f"{attention.nope_dim}+{attention.rope_dim}"
+    parts = [f"latent attention {attention.num_heads} heads of {dims}, values of {attention.v_dim}"]
+    parts += [f"latent of {attention.latent_dim}"]
+    parts += [f"query latent of {attention.q_norm.size}"] if attention.q_norm is not None else []
+    parts += [f"{attention.rope.scaling.rule} rope"] if attention.rope else []
+    parts += ["bias"] if attention.kv.biases else []
+    return ", ".join(parts)
+
+
+def _attention_words(attention: Attention | LatentAttention | DeltaNet) -> str:
     if isinstance(attention, DeltaNet):
         return _delta_words(attention)
+    if isinstance(attention, LatentAttention):
+        return _latent_words(attention)
     parts = [f"attention {attention.num_heads}/{attention.num_kv_heads} heads of {attention.head_dim}"]
     parts += [f"window {attention.window}"] if attention.window else []
     parts += [f"{attention.rope.scaling.rule} rope"] if attention.rope else []

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import math
 
-from .blocks import Attention, DecoderLayer, DeltaNet, Experts, GatedMlp, Graph, Moe, Norm, Projection, Rope
+from .blocks import (
+    Attention,
+    DecoderLayer,
+    DeltaNet,
+    Experts,
+    GatedMlp,
+    Graph,
+    LatentAttention,
+    Moe,
+    Norm,
+    Projection,
+    Rope,
+)
 from .config import family_of
 from .model_config import ModelConfig
 
@@ -55,10 +67,16 @@ def ropes(graph: Graph) -> list[Rope]:
 
 
 def kv_elements_per_token(graph: Graph) -> int:
-    """Elements that one more token adds to the KV cache: K and V of the attention layers without a window."""
-    mixers = (layer.attention for layer in graph.layers)
-    growing = [mixer for mixer in mixers if isinstance(mixer, Attention) and not mixer.window]
-    return sum(2 * attention.num_kv_heads * attention.head_dim for attention in growing)
+    """Elements that one more token adds to the KV cache: K and V, or the latent, of attention without a window."""
+    return sum(_kv_elements(layer.attention) for layer in graph.layers)
+
+
+def _kv_elements(attention: Attention | LatentAttention | DeltaNet) -> int:
+    if isinstance(attention, LatentAttention):
+        return attention.latent_dim + attention.rope_dim
+    if isinstance(attention, DeltaNet) or attention.window:
+        return 0
+    return 2 * attention.num_kv_heads * attention.head_dim
 
 
 def state_bytes_per_sequence(graph: Graph, activation_bytes: int) -> int:
@@ -80,9 +98,19 @@ def _layer_shapes(layer: DecoderLayer) -> Shapes:
     )
 
 
-def _attention_shapes(attention: Attention | DeltaNet) -> Shapes:
+def _latent_shapes(attention: LatentAttention) -> Shapes:
+    shapes = _projection_shapes(attention.q)
+    if attention.q_norm is not None and attention.q_up is not None:
+        shapes |= _norm_shapes(attention.q_norm) | _projection_shapes(attention.q_up)
+    shapes |= _projection_shapes(attention.kv) | _norm_shapes(attention.kv_norm)
+    return shapes | _projection_shapes(attention.kv_up) | _projection_shapes(attention.out)
+
+
+def _attention_shapes(attention: Attention | LatentAttention | DeltaNet) -> Shapes:
     if isinstance(attention, DeltaNet):
         return dict(attention.tensors) | _norm_shapes(attention.norm) | _projection_shapes(attention.out)
+    if isinstance(attention, LatentAttention):
+        return _latent_shapes(attention)
     shapes = _projection_shapes(attention.qkv) | _projection_shapes(attention.out)
     for norm in (attention.q_norm, attention.k_norm):
         if norm is not None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..isa.dtype import DType
 from .blocks import Activation, Rope
+from .latent import LatentConfig
 from .linear import LinearConfig
 from .moe import MoeConfig
 from .packs.plan import QuantPlan
@@ -16,8 +17,8 @@ from .packs.plan import QuantPlan
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """One decoder; `moe` None means that every feed-forward is dense, `quantization` says how a
-    checkpoint packs its weights (None: not at all) and is no part of `to_hf`.
+    """One decoder; `moe` None means that every feed-forward is dense, `latent` None that attention caches keys and
+    values. `quantization` says how a checkpoint packs its weights (None: not at all) and is no part of `to_hf`.
 
     Sizes are in elements; `windows` has one entry a layer (0: full attention). `qk_norm` norms each head of q and k, or
     all heads together if `full_qk_norm`; norms scale by 1 + weight if `plus_one`; q carries an output gate's rows if
@@ -55,6 +56,7 @@ class ModelConfig:
     plus_one: bool = False
     output_gate: bool = False
     linear: LinearConfig | None = None
+    latent: LatentConfig | None = None
     quantization: QuantPlan | None = field(default=None, compare=False, repr=False)
     assumed: tuple[str, ...] = field(default=(), compare=False)
     source: str = field(default="", compare=False)

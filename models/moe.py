@@ -35,6 +35,8 @@ MIXTRAL_NAMES = MoeNames(
     down="block_sparse_moe.experts.{}.w2.weight",
 )
 
+DEEPSEEK_NAMES = MoeNames(shared="mlp.shared_experts")
+
 
 @dataclass(frozen=True)
 class MoeConfig:
@@ -79,6 +81,22 @@ def sparse_layers(fields: Fields, layers: int) -> tuple[bool, ...]:
     if dense is not None and not (isinstance(dense, list) and all(type(index) is int for index in dense)):
         raise fields.fault("mlp_only_layers", "a list of layer numbers")
     return tuple((index + 1) % step == 0 and index not in (dense or ()) for index in range(layers))
+
+
+def first_dense(fields: Fields, layers: int, default: int) -> tuple[bool, ...]:
+    """DeepSeek's rule: the first first_k_dense_replace layers are dense, all others have experts."""
+    fields.assume("first_k_dense_replace", default)
+    fields.neutral("moe_layer_freq", 1)
+    dense = fields.integer("first_k_dense_replace", default, minimum=0)
+    return tuple(index >= dense for index in range(layers))
+
+
+def skip_training(fields: Fields) -> None:
+    """DeepSeek's keys that leave a forward pass alone: losses, placement in training, layers that predict further."""
+    for key in ("aux_loss_alpha", "seq_aux", "ep_size", "pretraining_tp"):
+        fields.take(key, None, record=False)
+    for key in ("num_nextn_predict_layers", "num_mtp_layers"):
+        fields.take(key, None, record=False)
 
 
 def check_groups(fields: Fields, moe: MoeConfig) -> MoeConfig:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .config import read_config
+from .latent import LatentConfig
 from .linear import LinearConfig
 from .model_config import ModelConfig
 from .moe import MoeConfig
@@ -50,7 +51,12 @@ def scaled(config: ModelConfig, seed: int = 0) -> ModelConfig:
     raw |= _windows_to_hf(raw, windows, is_linear)
     if config.linear is not None:
         raw |= _linear_to_hf(config.linear, draw)
-    raw |= _rope_to_hf(config, head_dim)
+    rotary_dim = int(head_dim * config.rope.rotary_dim / config.head_dim)
+    if config.latent is not None:
+        del raw["head_dim"]
+        raw |= (sizes := _latent_to_hf(config.latent, draw))
+        rotary_dim = sizes["qk_rope_head_dim"]
+    raw |= _rope_to_hf(config, rotary_dim)
     if config.moe is not None:
         raw |= _experts_to_hf(raw, config.moe, tuple(bool(kind & 2) for kind in kinds), draw)
     for key in ("bos_token_id", "eos_token_id"):
@@ -150,10 +156,21 @@ def _windows_to_hf(raw: dict[str, Any], windows: tuple[int, ...], is_linear: tup
     return changed
 
 
-def _rope_to_hf(config: ModelConfig, head_dim: int) -> dict[str, Any]:
+def _latent_to_hf(latent: LatentConfig, draw: random.Random) -> dict[str, Any]:
+    """Latents and parts of a head, no two of one size."""
+    nope, rope, v = draw.choice((10, 14, 18)), draw.choice((6, 12)), draw.choice((9, 11, 13))
+    return {
+        "q_lora_rank": draw.choice((26, 30)) if latent.q_rank else None,
+        "kv_lora_rank": draw.choice((20, 22, 28)),
+        "qk_nope_head_dim": nope,
+        "qk_rope_head_dim": rope,
+        "v_head_dim": v,
+    }
+
+
+def _rope_to_hf(config: ModelConfig, rotary_dim: int) -> dict[str, Any]:
     """The rope table with a short original length and factor lists of the new head, and the length it then allows."""
     table = dict(config.to_hf()["rope_parameters"])
-    rotary_dim = int(head_dim * config.rope.rotary_dim / config.head_dim)
     scaling = config.rope.scaling
     if not scaling.original_max_position_embeddings:
         return {"rope_parameters": table, "max_position_embeddings": LONGEST_TEST}

@@ -9,7 +9,7 @@ from ...isa.program import Buffer, Space
 from ...isa.rows import RMS_SCALE, SIGMOID_GATE, SUM_SQUARES
 from ...isa.tensor import ATTENTION, MATMUL
 from ...isa.vector import ROPE
-from ...models.blocks import Attention
+from ...models.blocks import Attention, Rope
 from ..layout import kv_heads_of
 from .builder import BlockBuilder, buffer
 from .stage import Stage
@@ -27,7 +27,7 @@ def lower_attention(stage: Stage, block: BlockBuilder, attention: Attention, nam
     block.emit(MATMUL(dst=Ref("qkv"), a=x, w=w, bias=b))
     q, k = Ref("qkv", 0, heads * dim), Ref("qkv", heads * dim, kv_heads * dim)
     _norms(stage, block, attention, name, q, k)
-    _rope(stage, block, attention, Ref("qkv", 0, (heads + kv_heads) * dim))
+    lower_rope(stage, block, attention.rope, Ref("qkv", 0, (heads + kv_heads) * dim), dim)
     cache = block.param("cache", _cache(stage, attention, name, kv_heads))
     slots = block.param("slots", stage.inputs.slots)
     block.emit(SCATTER(dst=cache, src=Ref("qkv", heads * dim, 2 * kv_heads * dim), index=slots))
@@ -88,9 +88,8 @@ def _norms(stage: Stage, block: BlockBuilder, attention: Attention, name: str, q
         )
 
 
-def _rope(stage: Stage, block: BlockBuilder, attention: Attention, heads: Ref) -> None:
-    """Rotate query and key heads in place."""
-    rope = attention.rope
+def lower_rope(stage: Stage, block: BlockBuilder, rope: Rope | None, heads: Ref, head_dim: int) -> None:
+    """Rotate heads in place."""
     if rope is None:
         return
     half = rope.rotary_dim // 2
@@ -103,7 +102,7 @@ def _rope(stage: Stage, block: BlockBuilder, attention: Attention, heads: Ref) -
             cos=cos,
             sin=sin,
             positions=block.param("positions", stage.inputs.positions),
-            head_dim=attention.head_dim,
+            head_dim=head_dim,
             rotary_dim=rope.rotary_dim,
             interleaved=rope.interleaved,
         )

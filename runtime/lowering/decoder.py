@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from ...isa.program import Group, Program
 from ...isa.vector import ADD, ADD_RMSNORM
-from ...models.blocks import DecoderLayer, DeltaNet
+from ...models.blocks import DecoderLayer, DeltaNet, LatentAttention
 from .attention import lower_attention
 from .delta_net import lower_delta_net
 from .ends import embed, head, load_inputs, receive, send
 from .feed_forward import lower_feed_forward
+from .latent import lower_latent_attention
 from .stage import EXTENTS, Stage
 from .weights import layer_name
 
@@ -39,6 +40,8 @@ def _layer(stage: Stage, layer: DecoderLayer) -> None:
     stage.norm(block, f"{name}.input_norm", layer.input_norm, normed, x)
     if isinstance(layer.attention, DeltaNet):
         lower_delta_net(stage, block, layer.attention, name, normed, partial)
+    elif isinstance(layer.attention, LatentAttention):
+        lower_latent_attention(stage, block, layer.attention, name, normed, partial)
     else:
         lower_attention(stage, block, layer.attention, name, normed, partial)
     stage.all_reduce(block, partial)

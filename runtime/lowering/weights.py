@@ -13,6 +13,7 @@ from ...models.blocks import (
     GatedMlp,
     Graph,
     HeadRows,
+    LatentAttention,
     Norm,
     Projection,
     Router,
@@ -137,6 +138,33 @@ class WeightPlan:
         return (
             self._add(name, (total, projection.in_features), weight),
             self._add(f"{name}.bias", (total,), bias) if bias else None,
+        )
+
+    def stacked(self, name: str, projections: list[Projection]) -> tuple[WeightBuffer, WeightBuffer | None]:
+        """Whole matrices with one input, one above the other, and their biases, which all or none have."""
+        rows = sum(projection.out_features[0] for projection in projections)
+        biases = [Piece(bias) for projection in projections for bias in projection.biases]
+        weights = [Piece(projection.weights[0]) for projection in projections]
+        weight = self._add(name, (rows, projections[0].in_features), weights)
+        return weight, self._add(f"{name}.bias", (rows,), biases) if biases else None
+
+    def latent_queries(self, name: str, queries: Projection, attention: LatentAttention) -> WeightBuffer:
+        """This rank's heads' rows of the queries: the own parts of all heads, then the rotated ones."""
+        nope, dim = attention.nope_dim, attention.nope_dim + attention.rope_dim
+        start, stop = self._share(attention.num_heads)
+        parts = ((0, nope), (nope, dim))
+        pieces = [
+            Piece(queries.weights[0], 0, head * dim + low, head * dim + high)
+            for low, high in parts
+            for head in range(start, stop)
+        ]
+        return self._add(name, ((stop - start) * dim, queries.in_features), pieces)
+
+    def latent_heads(self, name: str, attention: LatentAttention) -> WeightBuffer:
+        """This rank's heads' rows of what makes keys and values of latents."""
+        start, stop = self._share(attention.kv_up.out_features[0])
+        return self._add(
+            name, (stop - start, attention.latent_dim), [Piece(attention.kv_up.weights[0], 0, start, stop)]
         )
 
     def gate_up(self, name: str, mlp: GatedMlp) -> tuple[WeightBuffer, WeightBuffer | None]:

@@ -58,6 +58,13 @@ def test_names_and_shapes_are_those_of_the_transformers_model(case: dict[str, An
 
 
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 20}
+LATENT = {
+    "kv_lora_rank": 18,
+    "qk_nope_head_dim": 10,
+    "qk_rope_head_dim": 6,
+    "v_head_dim": 9,
+    "num_key_value_heads": None,
+}
 MOE_CASES: list[dict[str, Any]] = [
     {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2},
     {"model_type": "qwen2_moe", "num_experts": 5, "shared_expert_intermediate_size": 24, "mlp_only_layers": [0]}
@@ -72,6 +79,13 @@ MOE_CASES: list[dict[str, Any]] = [
     {"model_type": "glm4_moe", "n_routed_experts": 6, "n_group": 3, "topk_group": 2, "use_qk_norm": True, "head_dim": 8}
     | EXPERTS,
     {"model_type": "minimax_m2", "num_local_experts": 5, "num_experts_per_tok": 2, "rotary_dim": 4},
+    {"model_type": "deepseek_v2", "n_routed_experts": 6, "q_lora_rank": None, "first_k_dense_replace": 1}
+    | LATENT
+    | EXPERTS,
+    {"model_type": "deepseek_v3", "n_routed_experts": 6, "n_group": 3, "topk_group": 2, "attention_bias": True}
+    | {"first_k_dense_replace": 1, "q_lora_rank": 14}
+    | LATENT
+    | EXPERTS,
     {"model_type": "olmoe", "num_experts": 5, "num_experts_per_tok": 2, "num_attention_heads": 6, "head_dim": 8},
 ]
 
@@ -146,6 +160,9 @@ def test_published_sizes(name: str, params: int, kv_bytes: int) -> None:
         ("gpt-oss-120b", 116_829_156_672, 5.71, 5.13, 36_864),
         ("Qwen3-Next-80B-A3B", 79_674_391_296, 3.87, 3.56, 24_576),
         ("Qwen3.5-397B-A17B", 396_346_350_336, 17.35, 16.33, 30_720),
+        ("DeepSeek-V3", 671_026_404_352, 37.55, 36.63, 70_272),
+        ("Kimi-K2-Instruct", 1_026_408_209_408, 32.86, 31.69, 70_272),
+        ("Kimi-K2.6", 1_026_408_209_408, 32.86, 31.69, 70_272),
         ("Llama-3.1-405B", 405_853_388_800, 405.85, 403.75, 516_096),
     ],
 )

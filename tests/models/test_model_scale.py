@@ -124,6 +124,13 @@ MOE: dict[str, dict[str, Any]] = {
         "hidden_act": "silu",
     }
     | {"rope_scaling": {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096}},
+    "deepseek_v2": BIG
+    | {"model_type": "deepseek_v2", "n_routed_experts": 160, "num_experts_per_tok": 6, "n_group": 8, "topk_group": 3}
+    | {"topk_method": "group_limited_greedy", "moe_intermediate_size": 1536, "first_k_dense_replace": 1}
+    | {"num_key_value_heads": 28, "hidden_act": "silu"},
+    "deepseek_v3": BIG
+    | {"model_type": "deepseek_v3", "n_routed_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 2048}
+    | {"num_key_value_heads": 28, "head_dim": 64, "hidden_act": "silu"},
     "qwen3_moe": BIG | SPARSE | {"model_type": "qwen3_moe", "mlp_only_layers": [0], "norm_topk_prob": True},
 }
 
@@ -149,7 +156,12 @@ def test_expert_layers_keep_their_rules_and_their_order(name: str, seed: int) ->
         assert (small.moe.groups, small.moe.top_groups) == (4, 3)
     if name == "gpt_oss":
         assert [bool(window) for window in small.windows] == [True, False] * 2
-    assert small.rope.rotary_dim * config.head_dim == config.rope.rotary_dim * small.head_dim
+    if config.latent is None:
+        assert small.rope.rotary_dim * config.head_dim == config.rope.rotary_dim * small.head_dim
+    else:
+        assert small.latent is not None and small.latent.rope_dim == small.rope.rotary_dim
+        assert bool(small.latent.q_rank) == bool(config.latent.q_rank)
+        assert small.moe.group_best == config.moe.group_best and small.moe.top_groups < small.moe.groups
     assert read_config(small.to_hf(), name=small.name) == small
 
 

@@ -1,0 +1,81 @@
+"""Latent attention on one rank: the latents whole on every rank, the heads that are made of them cut."""
+
+from __future__ import annotations
+
+from ...isa.dma import SCATTER
+from ...isa.latent import LATENT_ATTENTION
+from ...isa.operands import Ref
+from ...isa.program import Space
+from ...isa.tensor import MATMUL
+from ...models.blocks import LatentAttention
+from .attention import lower_rope
+from .builder import BlockBuilder, buffer
+from .stage import Stage
+
+
+def lower_latent_attention(
+    stage: Stage, block: BlockBuilder, attention: LatentAttention, name: str, x: Ref, out: Ref
+) -> None:
+    """out = this rank's part of attention(x), to be summed over the tensor-parallel group."""
+    dtype, heads = stage.options.dtype, attention.num_heads // stage.layout.tp
+    nope, rope = heads * attention.nope_dim, heads * attention.rope_dim
+    first = _make_latents_and_queries(stage, block, attention, name, x)
+    row = attention.latent_dim + attention.rope_dim
+    latent, shared = (
+        Ref("latents", first, attention.latent_dim),
+        Ref("latents", first + row - attention.rope_dim, attention.rope_dim),
+    )
+    stage.norm(block, f"{name}.kv_norm", attention.kv_norm, latent, latent)
+    for part in (Ref("q", nope, rope), shared):
+        lower_rope(stage, block, attention.rope, part, attention.rope_dim)
+    options = stage.options
+    cache = buffer(f"{name}.cache", Space.KV, options.kv_dtype, "pages", options.page_tokens, row)
+    held = block.param("cache", cache)
+    slots = block.param("slots", stage.inputs.slots)
+    block.emit(SCATTER(dst=held, src=Ref("latents", first, row), index=slots))
+    attended = block.local("attended", dtype, "tokens", heads * attention.v_dim)
+    block.emit(
+        LATENT_ATTENTION(
+            dst=attended,
+            q_nope=Ref("q", 0, nope),
+            q_rope=Ref("q", nope, rope),
+            cache=held,
+            w=stage.weight(block, "kv_up_weight", stage.weights.latent_heads(f"{name}.kv_up", attention)),
+            tables=block.param("tables", stage.inputs.tables),
+            q_lens=block.param("q_lens", stage.inputs.q_lens),
+            kv_lens=block.param("kv_lens", stage.inputs.kv_lens),
+            q_extent="q_lens",
+            kv_extent="kv_lens",
+            heads=heads,
+            nope_dim=attention.nope_dim,
+            rope_dim=attention.rope_dim,
+            v_dim=attention.v_dim,
+            scale=attention.scale,
+        )
+    )
+    weight, bias = stage.weights.row_parallel(f"{name}.out", attention.out)
+    w, b = stage.weight(block, "out_weight", weight), stage.optional(block, "out_bias", bias)
+    block.emit(MATMUL(dst=out, a=attended, w=w, bias=b))
+
+
+def _make_latents_and_queries(stage: Stage, block: BlockBuilder, attention: LatentAttention, name: str, x: Ref) -> int:
+    """Fill `latents` and `q`, own parts of all heads before rotated ones; returns the column where key latents begin.
+
+    Where queries come of a latent too, both latents are one product.
+    """
+    dtype, heads = stage.options.dtype, attention.num_heads // stage.layout.tp
+    row, rank = attention.latent_dim + attention.rope_dim, 0
+    made, a, queries = [attention.kv], x, attention.q
+    if attention.q_norm is not None and attention.q_up is not None:
+        rank = attention.q_norm.size
+        made, a, queries = [attention.q, attention.kv], Ref("latents", 0, rank), attention.q_up
+    weight, bias = stage.weights.stacked(f"{name}.latents", made)
+    w, b = stage.weight(block, "latents_weight", weight), stage.optional(block, "latents_bias", bias)
+    latents = block.local("latents", dtype, "tokens", rank + row)
+    block.emit(MATMUL(dst=latents, a=x, w=w, bias=b))
+    if attention.q_norm is not None:
+        stage.norm(block, f"{name}.q_norm", attention.q_norm, a, a)
+    q = block.local("q", dtype, "tokens", heads * (attention.nope_dim + attention.rope_dim))
+    weight = stage.weights.latent_queries(f"{name}.q", queries, attention)
+    block.emit(MATMUL(dst=q, a=a, w=stage.weight(block, "q_weight", weight), bias=None))
+    return rank
