@@ -86,7 +86,7 @@ class Bench:
     def __init__(self, ask: Ask) -> None:
         self.ask = ask
         self.collective = collective_of(ask.collective)
-        self.dtype = parse_dtype(ask.dtype) if ask.dtype else FP32
+        self.dtype = _dtype(ask.dtype, self.collective)
         self.card, self.ends = ends(ask.card)
         self.cluster = load_cluster(ask.cluster)
         self.fabric = Fabric(self.cluster, self.card)
@@ -111,6 +111,13 @@ class Bench:
     def under(self, choice: Choice) -> Choice:
         """The choice with the protocol that was asked for."""
         return choice if self.protocol is None else replace(choice, protocol=self.protocol)
+
+
+def _dtype(text: str | None, collective: Collective) -> DType:
+    dtype = FP32 if text is None else parse_dtype(text)
+    if collective.reduces and not dtype.is_float:
+        raise ConfigError(f"--dtype {dtype.name}: {collective.name} adds floats; choose fp32, bf16 or fp16")
+    return dtype
 
 
 def run_bench(ask: Ask, progress: Progress | None = None) -> BenchReport:

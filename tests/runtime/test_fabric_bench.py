@@ -245,6 +245,7 @@ def test_every_algorithm_keeps_to_the_ports_bound(tmp_path: Path) -> None:
         ({"protocol": ""}, "has no protocol ''; it has none"),
         ({"card": "h200-sxn"}, "unknown card"),
         ({"dtype": "fp7"}, "fp7"),
+        ({"dtype": "int8"}, "all_reduce adds floats; choose fp32, bf16 or fp16"),
         ({"cluster": "ring-9"}, "did you mean ring-8"),
     ],
 )
