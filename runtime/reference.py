@@ -106,6 +106,7 @@ def _load(checkpoint: Checkpoint, torch: Any, transformers: Any) -> Any:
     directory = Path(checkpoint.source)
     # Neither code nor pickles of a checkpoint are ever run.
     safe = {"trust_remote_code": False, "local_files_only": True, "use_safetensors": True, "dtype": torch.float32}
+    safe["experts_implementation"] = "eager"  # grouped products refuse widths of odd sizes
     with _without_bars(transformers.utils.logging):
         if directory.is_dir() and checkpoint.config.quantization is None:
             return transformers.AutoModelForCausalLM.from_pretrained(directory, **safe).eval()

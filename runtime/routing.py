@@ -30,6 +30,10 @@ class Routed:
         return len(range(part, self.tokens, self.parts)) * self.top_k
 
 
+EVEN = (
+    "without the payload every expert is given as many tokens as any other; what a model routes is uneven, and takes "
+    "longer"
+)
 Counts = tuple[int, ...]  # entry p * experts + e: choices of expert e by the tokens of part p
 Routing = Callable[[Routed], Counts]
 
@@ -67,6 +71,11 @@ def recorded(steps: Mapping[int, Mapping[str, Counts]]) -> Routing:
         return steps[routed.step][expert_extent(f"layers.{routed.layer}")]
 
     return counts
+
+
+def has_experts(graph: Graph) -> bool:
+    """Whether any layer routes tokens."""
+    return any(isinstance(layer.mlp, Moe) for layer in graph.layers)
 
 
 def routed_extents(graph: Graph, tokens: int) -> dict[str, tuple[int, ...]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from .numbers import Numbers, StepNumbers, step_binding
 from .prepare import Prepared, prepare
 from .report import Report
 from .rests_on import refuse_weak
-from .routing import Counts, Routing, even, step_routing
+from .routing import EVEN, Counts, Routing, even, has_experts, step_routing
 from .scheduler import Request, Scheduler, Step
 from .summary import evidence_of, summarise
 
@@ -119,6 +119,8 @@ def run_job(job: Job, progress: Progress | None = None, routing: Routing | None 
 def start_run(prepared: Prepared, routing: Routing | None = None) -> RunState:
     """Dark cards in their cluster, empty memories and fresh requests: a run before its first step."""
     plan = prepared.plan
+    if not prepared.job.payload and routing is None and has_experts(plan.graph):
+        prepared = replace(prepared, warnings=(*prepared.warnings, EVEN))
     cluster = Cluster(
         plan.card,
         prepared.cluster.topology(),

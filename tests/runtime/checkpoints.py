@@ -121,7 +121,8 @@ def reference(path: Path, prompt: list[int], new_tokens: int) -> tuple[Any, list
     import torch
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager").eval()
+    eager = {"attn_implementation": "eager", "experts_implementation": "eager"}  # grouped products refuse odd widths
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, **eager).eval()
     with torch.no_grad():
         out = model(torch.tensor([prompt]), use_cache=True)
         prompt_logits, rows, tokens = out.logits[0].numpy(), [out.logits[0, -1].numpy()], []

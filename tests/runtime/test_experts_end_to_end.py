@@ -78,6 +78,35 @@ def test_other_seeds_agree_too(checkpoint, family: str, seed: int, layout: str) 
     check(run(path, layout), expected)
 
 
+@pytest.mark.parametrize("layout", ["tp=8,ep=8", "tp=16", "tp=16,ep=16", "tp=8,ep=4,pp=2"])
+def test_experts_stand_on_eight_and_sixteen_cards(tmp_path: Path, layout: str) -> None:
+    """Two kv heads on up to sixteen ranks, and an expert a card, give what the reference gives without any of it."""
+    sizes = {"num_local_experts": 16, "num_attention_heads": 16, "intermediate_size": 32}
+    path = save(tmp_path, "mixtral", 3, **sizes)
+    result = run(path, layout, max_new_tokens=4, prompt_ids=(tuple(PROMPTS[2]),))
+    check(result, [reference(path, PROMPTS[2], 4)])
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_sixteen_bit_experts_stay_near_the_reference(checkpoint, dtype: str) -> None:
+    """Routing may flip where two experts are all but level; the logits as a whole still point the same way."""
+    for family in ("qwen2_moe", "gpt_oss"):
+        path, expected = checkpoint(family)
+        result = run(path, "tp=2,ep=2", dtype=dtype, kv_dtype=dtype, max_new_tokens=1)
+        mine, theirs = result.logits["logits_2"], expected[2][0]
+        cosine = float((mine * theirs).sum() / np.linalg.norm(mine) / np.linalg.norm(theirs))
+        assert 0.99 < cosine < 1 - 1e-9
+
+
+def test_even_loads_are_told(checkpoint) -> None:
+    path, _ = checkpoint("mixtral")
+    options = {"max_new_tokens": 1, "logits": False}
+    told = [
+        any("every expert" in w for w in run(path, "tp=1", payload=bool(p), **options).report.warnings) for p in (0, 1)
+    ]
+    assert told == [True, False]
+
+
 def test_chunked_prefill_gives_the_same_logits(checkpoint) -> None:
     path, expected = checkpoint("qwen2_moe")
     check(run(path, "tp=2,ep=2", chunk_tokens=7), expected)

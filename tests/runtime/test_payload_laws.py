@@ -164,6 +164,14 @@ def test_debug_finds_no_unset_number_in_what_is_lowered(tmp_path: Path, family: 
     assert plain == debug
 
 
+@pytest.mark.parametrize("layout", ["tp=1", "tp=2,ep=2", "tp=4,ep=2", "tp=4,pp=2"])
+@pytest.mark.parametrize("family", ["qwen2_moe", "gpt_oss", "minimax_m2"])
+def test_debug_finds_no_unset_number_among_experts(tmp_path: Path, family: str, layout: str) -> None:
+    options = {"prompt_ids": ids(1, 1, 33, 18), "max_new_tokens": 3, "layout": layout, "chunk_tokens": 20}
+    plain, debug = (decode_all(*numbers_of(save(tmp_path, family, 0), mode, **options)) for mode in (False, True))
+    assert plain == debug
+
+
 def overlapped(arena: Any, shift_bytes: int) -> Any:
     """The plan with the output of attention laid over the queries and keys that it still reads."""
     return replace(arena, offsets={**arena.offsets, ("layer", "attended"): arena.offsets["layer", "qkv"] + shift_bytes})
