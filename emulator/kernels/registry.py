@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
-from . import dma_binders, expert_binders, latent_binders, recurrent_binders, tensor_binders, vector_binders
+from . import (
+    dma_binders,
+    expert_binders,
+    latent_binders,
+    quantised_binders,
+    recurrent_binders,
+    tensor_binders,
+    vector_binders,
+)
 from .binding import KERNELS, Binder, Thunk
 from .threads import host_threads, set_host_threads
 
-MODULES = (tensor_binders, latent_binders, vector_binders, expert_binders, recurrent_binders, dma_binders)
+MODULES = (
+    tensor_binders,
+    latent_binders,
+    vector_binders,
+    quantised_binders,
+    expert_binders,
+    recurrent_binders,
+    dma_binders,
+)
 
 __all__ = ["KERNELS", "MODULES", "Binder", "Thunk", "host_threads", "set_host_threads"]

@@ -10,11 +10,14 @@ from siltwin.emulator.kernels.registry import KERNELS
 from siltwin.isa.dma import COPY, EMBEDDING, GATHER, HOST_LOAD, HOST_STORE, SCATTER
 from siltwin.isa.dtype import BF16, DTYPES, FP16, FP32, INT32, INT64, DType, decode, encode
 from siltwin.isa.experts import COMBINE, GROUPED_GATED, GROUPED_MATMUL, PERMUTE, ROUTE
+from siltwin.isa.formats.quantise import quantise
+from siltwin.isa.formats.scheme import SCHEMES
 from siltwin.isa.instruction import Instruction, TensorType
 from siltwin.isa.latent import LATENT_ATTENTION
 from siltwin.isa.meaning import ArrayMemory
 from siltwin.isa.operands import Ref
 from siltwin.isa.program import Binding, Block
+from siltwin.isa.quantised import DEQUANTISE, packed_types
 from siltwin.isa.recurrent import CAUSAL_CONV, GATED_DELTA
 from siltwin.isa.rows import RMS_SCALE, SIGMOID_GATE, SUM_SQUARES
 from siltwin.isa.tensor import ATTENTION, MATMUL
@@ -435,6 +438,20 @@ def gated_delta(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
     return build(instruction, entries, fp32_ulps=64, floor=4e-6, extents=extents)
 
 
+def dequantise(scheme: Any) -> Callable[[np.random.Generator, DType, int, int], Case]:
+    def made(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+        packed = quantise(rng.standard_normal((m, n)).astype(np.float32), SCHEMES[scheme])
+        codes, scales = packed_types(packed.scheme, (m, n))
+        entries = {
+            "o": (d, numbers(rng, d, m, n)),
+            "c": (codes.dtype, packed.codes),
+            "s": (scales.dtype, packed.scales.codes),
+        }
+        return build(DEQUANTISE(Ref("o"), Ref("c"), Ref("s"), scheme), entries, exact=True)
+
+    return made
+
+
 CASES: dict[str, Callable[[np.random.Generator, DType, int, int], Case]] = {
     "matmul": matmul,
     "attention": attention,
@@ -450,6 +467,11 @@ CASES: dict[str, Callable[[np.random.Generator, DType, int, int], Case]] = {
     "sum_squares": sum_squares,
     "rms_scale": rms_scale,
     "sigmoid_gate": sigmoid_gate,
+    "dequantise": dequantise("int8_g128"),
+    "dequantise channel": dequantise("fp8_e4m3_channel"),
+    "dequantise int4": dequantise("int4_g32"),
+    "dequantise mxfp4": dequantise("mxfp4"),
+    "dequantise mxfp8": dequantise("mxfp8_e4m3"),
     "route": route,
     "permute": permute,
     "grouped_matmul": grouped_matmul,

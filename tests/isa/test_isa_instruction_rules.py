@@ -67,6 +67,10 @@ LEGAL: dict[str, tuple[str, str]] = {
         "dst=%d x=%x squares=%s weight=%w count=16 eps=1e-06",
         "d: bf16[t, 8]; x: bf16[t, 8]; s: fp32[t, 1]; w: bf16[8]",
     ),
+    "dequantise": (
+        "dst=%d codes=%c scales=%s scheme=int4_g32",
+        "d: bf16[6, 70]; c: uint8[6, 35]; s: bf16[6, 3]",
+    ),
     "sigmoid_gate": ("dst=%d x=%x gate=%g", "d: bf16[t, 8]; x: bf16[t, 8]; g: bf16[t, 1]"),
     "route": (
         "ids=%i weights=%w counts=%c logits=%l bias=%b extent=q_lens parts=2 scoring=sigmoid groups=4 top_groups=2 "
@@ -274,6 +278,13 @@ BROKEN: list[tuple[str, str, str]] = [  # mnemonic, "what was -> what stands ins
     ("rms_scale", "w: bf16[8] -> w: bf16[4]", "weight is bf16.4. and a row of x is 8"),
     ("rms_scale", "count=16 -> count=0", "count must be above 0"),
     ("rms_scale", "dst=%d -> dst=%x[0:8]; squares=%s -> squares=%x[0:1]", "overlaps"),
+    ("dequantise", "d: bf16[6, 70] -> d: int8[6, 70]", "%d is int8.*must hold floats"),
+    ("dequantise", "d: bf16[6, 70] -> d: bf16[t, 70]", "must be .\\.\\.\\., out, in., all numbers"),
+    ("dequantise", "c: uint8[6, 35] -> c: uint8[6, 70]", "%c is uint8.*must be uint8.6, 35. for int4_g32"),
+    ("dequantise", "c: uint8[6, 35] -> c: int8[6, 35]", "%c is int8.*must be uint8.6, 35. for int4_g32"),
+    ("dequantise", "s: bf16[6, 3] -> s: bf16[6, 2]", "%s is bf16.6, 2., must be bf16.6, 3."),
+    ("dequantise", "scheme=int4_g32 -> scheme=mxfp4", "%s is bf16.6, 3., must be e8m0.6, 3. for mxfp4"),
+    ("dequantise", "c: uint8[6, 35] -> c: bf16[6, 70]; codes=%c -> codes=%d", "%d overlaps %d"),
     ("sigmoid_gate", "g: bf16[t, 1] -> g: bf16[t, 2]", "must be one column of"),
     (
         "sigmoid_gate",

@@ -77,6 +77,7 @@ EXAMPLES = {
         "dst=%d x=%x squares=%s weight=%w count=16 eps=1e-06",
         "d:bf16[t,8] x:bf16[t,8] s:fp32[t,1] w:bf16[8]",
     ),
+    "dequantise": ("dst=%d codes=%c scales=%s scheme=int4_g32", "d:bf16[6,70] c:uint8[6,35] s:bf16[6,3]"),
     "sigmoid_gate": ("dst=%d x=%x gate=%g", "d:bf16[t,8] x:bf16[t,8] g:bf16[t,1]"),
     "route": (
         "ids=%i weights=%w counts=%c logits=%l bias=%b extent=used parts=2 scoring=sigmoid groups=4 top_groups=2 "
