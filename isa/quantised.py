@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, cast, get_args
 
 import numpy as np
 
@@ -28,6 +28,13 @@ from .operands import In, Out
 from .work import Unit, VectorShape, Work
 
 WeightScheme = Literal["int8_channel", "int8_g128", "int4_g32", "int4_g128", "fp8_e4m3_channel", "mxfp8_e4m3", "mxfp4"]
+
+
+def held_scheme(name: str) -> WeightScheme:
+    """The name of a scheme that weights in device memory may have; ProgramError for any other."""
+    if name not in get_args(WeightScheme):
+        raise ProgramError(f"weights in device memory are not {name}; known: {', '.join(get_args(WeightScheme))}")
+    return cast(WeightScheme, name)
 
 
 class DEQUANTISE(Instruction, opcode=0x61, unit=Unit.VECTOR):

@@ -14,6 +14,7 @@ from ..emulator.payload import CardImage, Payload
 from ..isa.dtype import DType, decode, encode
 from ..isa.instruction import Array
 from ..isa.program import Binding, Buffer, Space
+from ..isa.quantised import packed_types
 from ..models.checkpoint import Checkpoint
 from ..models.graph import ropes
 from ..models.rope import rope_table
@@ -22,6 +23,7 @@ from .kv_cache import PagePool
 from .lowering.stage import STATES
 from .lowering.weights import Piece, WeightBuffer
 from .plan import JobPlan
+from .quantised_weights import quantised_piece
 from .routing import Counts, routed_extents
 from .scheduler import Entry, Request, Step
 
@@ -95,7 +97,9 @@ class Numbers:
     def _load(self, rank: int) -> dict[str, Array]:
         """Weights, tables and caches of one rank."""
         lowered = self.plan.lowered(rank, True)
-        arrays = {weight.name: self._weight(weight) for weight in lowered.weights}
+        arrays: dict[str, Array] = {}
+        for weight in lowered.weights:
+            arrays |= {weight.name: self._weight(weight)} if weight.scheme is None else self._packed(weight)
         for buffer in lowered.program.buffers:
             if buffer.space in (Space.KV, Space.STATE):
                 arrays[buffer.name] = np.zeros(self._shape(buffer, self.plan.largest), buffer.type.dtype.storage)
@@ -118,6 +122,17 @@ class Numbers:
         whole = whole.T if piece.transposed else whole
         index = (slice(None),) * (piece.axis if whole.ndim > 1 else 0)
         return np.ascontiguousarray(whole[(*index, slice(piece.start, piece.stop, piece.step))])
+
+    def _packed(self, weight: WeightBuffer) -> dict[str, Array]:
+        """Codes and scales of a weight quantised from what the checkpoint holds, whatever the layout cuts of it."""
+        assert weight.scheme is not None
+        parts = [quantised_piece(self.checkpoint, piece, weight.scheme) for piece in weight.pieces]
+        kinds = packed_types(weight.scheme, weight.shape)
+        stacked = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        return {
+            f"{weight.name}.{name}": array.reshape([side for side in kind.shape if isinstance(side, int)])
+            for name, array, kind in zip(("codes", "scales"), stacked, kinds, strict=True)
+        }
 
     def _rope_tables(self, declared: Buffer) -> dict[str, Array]:
         """Cosines and sines; only positions that the job reaches are computed, the rest of the table stays unset."""

@@ -9,6 +9,7 @@ from functools import cached_property
 from ..emulator.hbm import Hbm
 from ..emulator.spec import CardSpec
 from ..isa.dtype import DType
+from ..isa.formats.scheme import QuantScheme
 from ..isa.instruction import split_even
 from ..isa.program import Binding
 from ..isa.work import Unit
@@ -38,7 +39,8 @@ class Lengths:
 class JobPlan:
     """Model, card, layout and lengths of a job; everything else follows from them.
 
-    `all_logits` computes the logits of every prompt position instead of the last one's.
+    `all_logits` computes the logits of every prompt position instead of the last one's; `weights` is how projections
+    and experts are held in device memory (None: in `dtype`).
     """
 
     graph: Graph
@@ -51,6 +53,7 @@ class JobPlan:
     sampling: Sampling = Sampling()
     all_logits: bool = False
     page_tokens: int = PAGE_TOKENS
+    weights: QuantScheme | None = None
     _built: dict[tuple[Layout, int, bool], BuiltProgram] = field(default_factory=dict, compare=False, repr=False)
 
     def requests(self) -> list[Request]:
@@ -111,6 +114,7 @@ class JobPlan:
                 self.queue_of,
                 self.sampling,
                 "pick" if head else "none",
+                self.weights,
             )
             self._built[key] = build(self.graph, self.layout, rank, options)
         return self._built[key]

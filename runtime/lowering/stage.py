@@ -8,9 +8,11 @@ from typing import Literal
 
 from ...isa.dtype import INT32, INT64, DType
 from ...isa.errors import NotYetError
+from ...isa.formats.scheme import QuantScheme
 from ...isa.link import ALL_REDUCE
 from ...isa.operands import Ref
 from ...isa.program import Buffer, Extent, Space
+from ...isa.quantised import DEQUANTISE, held_scheme, packed_types
 from ...isa.vector import RMSNORM
 from ...isa.work import Unit
 from ...models.blocks import DeltaNet, Graph, Norm
@@ -57,6 +59,7 @@ class LoweringOptions:
     queue_of: Mapping[Unit, str]
     sampling: Sampling = Sampling()
     head: Literal["pick", "none"] = "pick"
+    weights: QuantScheme | None = None
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ class Stage:
         self.number = layout.stage_of(rank)
         self.tp_index = layout.tp_index_of(rank)
         self.layers = layout.stage_layers(len(graph.layers))[self.number]
-        self.weights = WeightPlan(layout, rank, options.dtype)
+        self.weights = WeightPlan(layout, rank, options.dtype, options.weights)
         head = "" if options.head == "pick" else "-nohead"
         self.program = ProgramBuilder(f"{graph.family}-stage{self.number}{head}", options.queue_of)
         self.inputs = Inputs()
@@ -108,8 +111,19 @@ class Stage:
         return self.program.scalar(routed_extent(top_k))
 
     def weight(self, block: BlockBuilder, name: str, weight: WeightBuffer) -> Ref:
-        """A weight as a parameter of a block."""
+        """A weight as a parameter of a block; a quantised one is dequantised into a local of it."""
+        if weight.scheme is not None:
+            return self._dequantised(block, name, weight, weight.scheme)
         return block.param(name, buffer(weight.name, Space.WEIGHT, weight.type.dtype, *weight.type.shape))
+
+    def _dequantised(self, block: BlockBuilder, name: str, weight: WeightBuffer, scheme: QuantScheme) -> Ref:
+        codes, scales = (
+            block.param(f"{name}_{part}", Buffer(f"{weight.name}.{part}", kind, Space.WEIGHT))
+            for part, kind in zip(("codes", "scales"), packed_types(scheme, weight.shape), strict=True)
+        )
+        dst = block.local(f"{name}_values", weight.type.dtype, *weight.shape)
+        block.emit(DEQUANTISE(dst=dst, codes=codes, scales=scales, scheme=held_scheme(scheme.name)))
+        return dst
 
     def optional(self, block: BlockBuilder, name: str, weight: WeightBuffer | None) -> Ref | None:
         """A weight that may be absent."""

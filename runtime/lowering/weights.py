@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ...isa.dtype import DType
-from ...isa.instruction import TensorType, split_even
+from ...isa.errors import ConfigError
+from ...isa.formats.scheme import QuantScheme
+from ...isa.instruction import TensorType, elements, split_even
 from ...models.blocks import (
     Attention,
     DecoderLayer,
@@ -40,32 +42,42 @@ class Piece:
 
 @dataclass(frozen=True)
 class WeightBuffer:
-    """A device buffer, made of pieces laid one after the other along their first dimension."""
+    """A device buffer, made of pieces laid one after the other along their first dimension.
+
+    Under a `scheme` the device holds codes and scales instead, in two buffers, and `type` is what they decode to.
+    """
 
     name: str
     type: TensorType
     pieces: tuple[Piece, ...]
+    scheme: QuantScheme | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape, of which every side is a number."""
+        sides = tuple(dim for dim in self.type.shape if isinstance(dim, int))
+        assert len(sides) == len(self.type.shape), "weight shapes are numbers"
+        return sides
 
     @property
     def num_bytes(self) -> int:
         """Bytes on the device."""
-        count = 1
-        for dim in self.type.shape:
-            assert isinstance(dim, int), "weight shapes are numbers"
-            count *= dim
-        return self.type.dtype.bytes_of(count)
+        return (
+            self.type.dtype.bytes_of(elements(self.shape)) if self.scheme is None else self.scheme.bytes_of(self.shape)
+        )
 
 
 class WeightPlan:
     """The weight buffers of one rank, collected while its blocks are lowered."""
 
-    def __init__(self, layout: Layout, rank: int, dtype: DType) -> None:
-        self.layout, self.dtype = layout, dtype
+    def __init__(self, layout: Layout, rank: int, dtype: DType, scheme: QuantScheme | None = None) -> None:
+        self.layout, self.dtype, self.scheme = layout, dtype, scheme
         self.tp, self.index = layout.tp, layout.tp_index_of(rank)
         self.buffers: dict[str, WeightBuffer] = {}
 
-    def _add(self, name: str, shape: tuple[int, ...], pieces: list[Piece]) -> WeightBuffer:
-        buffer = WeightBuffer(name, TensorType(self.dtype, shape), tuple(pieces))
+    def _add(self, name: str, shape: tuple[int, ...], pieces: list[Piece], packs: bool = False) -> WeightBuffer:
+        """A buffer; `packs` says that it is a matrix which the job's scheme quantises."""
+        buffer = WeightBuffer(name, TensorType(self.dtype, shape), tuple(pieces), self.scheme if packs else None)
         return self.buffers.setdefault(name, buffer)
 
     def whole(self, name: str, tensor: str, *shape: int) -> WeightBuffer:
@@ -80,6 +92,19 @@ class WeightPlan:
         """This rank's rows of an embedding or an output head, and the first id among them."""
         first, rows = split_even(vocab_size, self.tp)[self.index]
         return self._add(name, (rows, hidden_size), [Piece(tensor, 0, first, first + rows)]), first
+
+    def _check_cut(self, name: str, share: int, whole: int) -> None:
+        """ConfigError where a cut along the inputs would divide a block of the job's scheme."""
+        block = self.scheme.block[1] if self.scheme is not None else 0
+        if (
+            self.scheme is not None
+            and share != whole
+            and (share % block if block else share * self.scheme.element.bits % 8)
+        ):
+            raise ConfigError(
+                f"{name}: tp={self.tp} cuts its {whole} inputs into {share}, which divides a block of "
+                f"{self.scheme.name}; choose a smaller --group or tp"
+            )
 
     def _share(self, size: int) -> tuple[int, int]:
         share = size // self.tp
@@ -136,7 +161,7 @@ class WeightPlan:
             for tensors in (projection.weights, projection.biases)
         )
         return (
-            self._add(name, (total, projection.in_features), weight),
+            self._add(name, (total, projection.in_features), weight, packs=True),
             self._add(f"{name}.bias", (total,), bias) if bias else None,
         )
 
@@ -174,8 +199,12 @@ class WeightPlan:
     def row_parallel(self, name: str, projection: Projection) -> tuple[WeightBuffer, WeightBuffer | None]:
         """A matrix cut along its inputs; its bias stands on the first rank alone, since the partial sums are added."""
         start, stop = self._share(projection.in_features)
+        self._check_cut(name, stop - start, projection.in_features)
         weight = self._add(
-            name, (projection.out_features[0], stop - start), [Piece(projection.weights[0], 1, start, stop)]
+            name,
+            (projection.out_features[0], stop - start),
+            [Piece(projection.weights[0], 1, start, stop)],
+            packs=True,
         )
         if not projection.biases or self.index:
             return weight, None
@@ -206,6 +235,7 @@ class WeightPlan:
         """The matrices of this rank's experts: all of them cut along their width if ep is 1, else its own whole."""
         own = self.layout.experts_of(self.index, experts.count)
         cut = self._share(experts.intermediate_size) if self.layout.ep == 1 else (0, experts.intermediate_size)
+        self._check_cut(f"{name}.down", cut[1] - cut[0], experts.intermediate_size)
         width, hidden, ids = cut[1] - cut[0], experts.hidden_size, range(own.first, own.first + own.count)
         gate_up = [piece for e in ids for piece in _gate_up_pieces(experts, e, cut)]
         down = [_down_piece(experts, e, cut) for e in ids]
@@ -217,9 +247,9 @@ class WeightPlan:
             pieces = [Piece(experts.down_bias, 1, 0, hidden, e) for e in ids]
             down_bias = self._add(f"{name}.down.bias", (own.count, hidden), pieces)
         return ExpertWeights(
-            self._add(f"{name}.gate_up", (own.count, 2 * width, hidden), gate_up),
+            self._add(f"{name}.gate_up", (own.count, 2 * width, hidden), gate_up, packs=True),
             gate_up_bias,
-            self._add(f"{name}.down", (own.count, hidden, width), down),
+            self._add(f"{name}.down", (own.count, hidden, width), down, packs=True),
             down_bias,
         )
 

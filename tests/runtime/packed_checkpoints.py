@@ -37,7 +37,7 @@ FP8_BLOCK = (16, 32)
 
 def is_packed(name: str, tensor: torch.Tensor) -> bool:
     """Whether a publisher would pack it: matrices that multiply activations, save routers and the head."""
-    plain = ("embed_tokens", "lm_head", "mlp.gate.weight", "shared_expert_gate", "router")
+    plain = ("embed_tokens", "lm_head", "mlp.gate.weight", "shared_expert_gate", "router", "bias")
     return tensor.ndim == 2 and not any(part in name for part in plain)
 
 
