@@ -29,6 +29,8 @@ class Job:
     placement: str | None = None
     dtype: str | None = None
     kv_dtype: str | None = None
+    weights: str | None = None
+    group: int | None = None
     prompts: tuple[str, ...] = ()
     prompt_ids: tuple[tuple[int, ...], ...] = ()
     max_new_tokens: int | None = None
@@ -58,6 +60,8 @@ class Job:
             raise ConfigError(f"engine {self.engine!r} does not exist; engines: {', '.join(ENGINES)}")
         if self.engine == "compiled":
             raise NotYetError("--engine compiled comes with a later version; use --engine simpy")
+        if self.group is not None and self.weights is None:
+            raise ConfigError("--group sizes the blocks of --weights; give --weights too")
         if self.logits and not self.payload:
             raise ConfigError("logits need the payload: leave out --no-payload or --logits")
 
@@ -79,7 +83,7 @@ class Job:
             _check_items(f"prompt_ids[{index}]", ids, int, "a whole number")
 
     def _check_names(self) -> None:
-        for name in ("card", "cluster", "layout", "placement", "dtype", "kv_dtype"):
+        for name in ("card", "cluster", "layout", "placement", "dtype", "kv_dtype", "weights"):
             value = getattr(self, name)
             if value is not None and not value.strip():
                 raise ConfigError(f"--{name.replace('_', '-')} is empty; name one, or leave the option out")
@@ -113,6 +117,7 @@ class Job:
             ("--input-len", self.input_len, 0, MOST_TOKENS),
             ("--output-len", self.output_len, 0, MOST_TOKENS),
             ("--cached-len", self.cached_len, 0, MOST_TOKENS),
+            ("--group", self.group, 1, MOST_TOKENS),
             ("--chunk-tokens", self.chunk_tokens, 1, MOST_TOKENS),
             ("--max-new-tokens", self.max_new_tokens, 1, MOST_TOKENS),
             ("--top-k", self.top_k, 0, MOST_TOKENS),

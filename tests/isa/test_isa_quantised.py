@@ -41,10 +41,10 @@ def test_blocks_of_a_row_have_their_own_scales_and_stacks_share_none() -> None:
 
 
 def test_mxfp4_scales_are_powers_of_two_and_the_product_is_rounded_once() -> None:
-    codes = np.array([[0x7D]], np.uint8)  # 3 and 6
+    codes = np.array([[0x7D]], np.uint8)  # -3 and 6
     instruction, bound = memory("mxfp4", TensorType(BF16, (1, 2)), codes, np.array([[127 - 3]], np.uint8))
     instruction.execute(bound)
-    assert decode(bound.arrays["d"], BF16).tolist() == [[0.375, 0.75]]
+    assert decode(bound.arrays["d"], BF16).tolist() == [[-0.375, 0.75]]
     codes = np.array([[127]], np.int8)
     instruction, bound = memory("int8_channel", TensorType(BF16, (1, 1)), codes, np.array([[1.01]], np.float32))
     instruction.execute(bound)
