@@ -44,7 +44,8 @@ def weights_warnings(scheme: QuantScheme | None) -> list[str]:
         return []
     return [
         f"projections and experts are quantised to {scheme.name} on loading, without calibration, held so in HBM and "
-        "dequantised by an instruction before each product; embedding, head, norms and routers are not"
+        "dequantised by an instruction before each product; embedding, head, norms, routers and what linear attention "
+        "projects its input by are not"
     ]
 
 

@@ -137,7 +137,7 @@ class WeightPlan:
             for tensors in (attention.qkv.weights, attention.qkv.biases)
         )
         return (
-            self._add(name, (total, attention.qkv.in_features), weight),
+            self._add(name, (total, attention.qkv.in_features), weight, packs=True),
             self._add(f"{name}.bias", (total,), bias) if bias else None,
         )
 
