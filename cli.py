@@ -96,6 +96,8 @@ JOB_OPTIONS: tuple[Callable[[F], F], ...] = (
     click.option("--placement", metavar="pp,tp|packed|0,1,..", help="Cards of ranks (default: tp within a node)."),
     click.option("--dtype", metavar="DTYPE", help="Weights and activations: float32, bfloat16, float16 (or fp32 ...)."),
     click.option("--kv-dtype", metavar="DTYPE", help="The KV cache (default: bfloat16)."),
+    click.option("--weights", metavar="FORMAT", help="Quantise projections on loading: int8, int4, fp8, mxfp8, mxfp4."),
+    click.option("--group", type=int, metavar="N", help="Weights that share a scale of --weights (int4: 128 or 32)."),
     click.option("--prompt", "prompts", multiple=True, metavar="TEXT", help="A prompt; repeat it for a batch."),
     click.option("--prompt-ids", metavar="FILE.json", help="Prompts as token ids: a list of lists of integers."),
     click.option("--raw-prompt", is_flag=True, help="Do not put prompts into the model's chat template."),
