@@ -96,13 +96,17 @@ class Attention:
 
 @dataclass(frozen=True)
 class HeadRows:
-    """A head's rows of a tensor: `size` from row head // group * stride + head % group * size + offset on."""
+    """A head's rows of a tensor: `size` from row head // group * stride + head % group * size + offset on.
+
+    `axis` is the tensor's axis that counts them, the first but for tensors with leading axes of one element.
+    """
 
     tensor: str
     size: int
     offset: int = 0
     stride: int = 0
     group: int = 1
+    axis: int = 0
 
     def start(self, head: int) -> int:
         """The head's first row."""
@@ -133,8 +137,8 @@ class DeltaNet:
     beta: HeadRows
     decay: HeadRows
     convs: tuple[HeadRows, HeadRows, HeadRows]
-    a_log: str
-    dt_bias: str
+    a_log: HeadRows
+    dt_bias: HeadRows
     norm: Norm
     gate_activation: Literal["silu", "sigmoid"]
     out: Projection

@@ -17,7 +17,9 @@ class LinearConfig:
     """The linear layers of a model; `layers` says of every layer whether it is one.
 
     `key_dim` and `value_dim` are a head's; `packed` puts query, key, value and gate of a key head side by side in one
-    tensor, as Qwen3-Next's files have them; without it each kind stands together.
+    tensor, as Qwen3-Next's files have them; without it each kind stands together. `kda` makes it Kimi delta attention:
+    a decay a key channel, above `lower_bound` where that is below 0, and a sigmoid gate, of low rank unless
+    `full_rank_gate`.
     """
 
     layers: tuple[bool, ...]
@@ -27,6 +29,9 @@ class LinearConfig:
     value_dim: int
     kernel: int
     packed: bool = False
+    kda: bool = False
+    lower_bound: float = 0.0
+    full_rank_gate: bool = False
 
 
 def read_layer_kinds(fields: Fields, layers: int) -> tuple[bool, ...]:
@@ -67,6 +72,8 @@ def read_gated_delta_net(fields: Fields, layers: int, packed: bool) -> LinearCon
 
 def build_linear(config: LinearConfig, prefix: str, hidden: int, eps: float) -> DeltaNet:
     """The gated delta net whose tensors stand below `prefix` (`model.layers.N`)."""
+    if config.kda:
+        return build_kda(config, f"{prefix}.self_attn", hidden, eps)
     at = f"{prefix}.linear_attn"
     keys, values = config.key_heads * config.key_dim, config.heads * config.value_dim
     rows, shapes = (_packed if config.packed else _apart)(config, at, hidden)
@@ -91,8 +98,8 @@ def build_linear(config: LinearConfig, prefix: str, hidden: int, eps: float) -> 
             HeadRows(conv, config.key_dim, keys),
             HeadRows(conv, config.value_dim, 2 * keys),
         ),
-        a_log=f"{at}.A_log",
-        dt_bias=f"{at}.dt_bias",
+        a_log=HeadRows(f"{at}.A_log", 1),
+        dt_bias=HeadRows(f"{at}.dt_bias", 1),
         norm=Norm("rms", config.value_dim, f"{at}.norm.weight", None, eps),
         gate_activation="silu",
         out=Projection((f"{at}.out_proj.weight",), (), (hidden,), values),
@@ -145,3 +152,49 @@ def _apart(config: LinearConfig, at: str, hidden: int) -> tuple[Rows, Shapes]:
         (a, (config.heads, hidden)),
     )
     return rows, shapes
+
+
+def build_kda(config: LinearConfig, at: str, hidden: int, eps: float) -> DeltaNet:
+    """Kimi delta attention below `at`: projections and convolutions of q, k and v in tensors of their own."""
+    heads, dim = config.heads, config.key_dim
+    width = heads * dim
+    down = {part: Projection((f"{at}.{part}_a_proj.weight",), (), (dim,), hidden) for part in "fg"}
+    gate = f"{at}.g_proj.weight" if config.full_rank_gate else f"{at}.g_b_proj.weight"
+    q, k, v = (HeadRows(f"{at}.{part}_proj.weight", dim) for part in "qkv")
+    q_conv, k_conv, v_conv = (HeadRows(f"{at}.{part}_conv1d.weight", dim) for part in "qkv")
+    shapes: dict[str, tuple[int, ...]] = {part.tensor: (width, hidden) for part in (q, k, v)}
+    shapes |= {part.tensor: (width, 1, config.kernel) for part in (q_conv, k_conv, v_conv)}
+    shapes |= {
+        down["f"].weights[0]: (dim, hidden),
+        f"{at}.f_b_proj.weight": (width, dim),
+        f"{at}.b_proj.weight": (heads, hidden),
+        gate: (width, hidden if config.full_rank_gate else dim),
+        f"{at}.A_log": (1, 1, heads, 1),
+        f"{at}.dt_bias": (width,),
+    }
+    if not config.full_rank_gate:
+        shapes[down["g"].weights[0]] = (dim, hidden)
+    return DeltaNet(
+        hidden_size=hidden,
+        heads=heads,
+        key_heads=heads,
+        key_dim=dim,
+        value_dim=dim,
+        kernel=config.kernel,
+        q=q,
+        k=k,
+        v=v,
+        gate=HeadRows(gate, dim),
+        beta=HeadRows(f"{at}.b_proj.weight", 1),
+        decay=HeadRows(f"{at}.f_b_proj.weight", dim),
+        convs=(q_conv, k_conv, v_conv),
+        a_log=HeadRows(f"{at}.A_log", 1, axis=2),
+        dt_bias=HeadRows(f"{at}.dt_bias", dim),
+        norm=Norm("rms", dim, f"{at}.o_norm.weight", None, eps),
+        gate_activation="sigmoid",
+        out=Projection((f"{at}.o_proj.weight",), (), (hidden,), width),
+        tensors=tuple(shapes.items()),
+        decay_down=down["f"],
+        gate_down=None if config.full_rank_gate else down["g"],
+        lower_bound=config.lower_bound,
+    )

@@ -78,9 +78,9 @@ def _project(stage: Stage, block: BlockBuilder, share: _Share, name: str, x: Ref
         rank = down.out_features[0]
         low = block.local(f"{label}_low", stage.options.dtype, "tokens", rank)
         first = stage.weights.whole(f"{name}.{label}_down", down.weights[0], rank, down.in_features)
-        block.emit(MATMUL(dst=low, a=x, w=stage.weight(block, f"{label}_down", first), bias=None))
+        block.emit(MATMUL(dst=low, a=x, w=stage.weight(block, f"delta_{label}_down", first), bias=None))
         second = stage.weights.heads_rows(f"{name}.{label}_up", [(part, heads)], rank)
-        w = stage.weight(block, f"{label}_up", second)
+        w = stage.weight(block, f"delta_{label}_up", second)
         block.emit(MATMUL(dst=share.columns[label], a=low, w=w, bias=None))
 
 
@@ -127,8 +127,8 @@ def _delta_rule(stage: Stage, block: BlockBuilder, share: _Share, name: str, con
     vectors = {
         label: stage.weight(block, label, stage.weights.heads_rows(f"{name}.{label}", [(part, share.heads)]))
         for label, part in (
-            ("a_log", HeadRows(delta.a_log, 1)),
-            ("dt_bias", HeadRows(delta.dt_bias, delta.decay.size)),
+            ("a_log", delta.a_log),
+            ("dt_bias", delta.dt_bias),
         )
     }
     state: Buffer = buffer(f"{name}.state", Space.STATE, FP32, _states(stage), row)

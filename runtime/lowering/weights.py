@@ -144,7 +144,7 @@ class WeightPlan:
     def heads_rows(self, name: str, parts: list[tuple[HeadRows, range]], *columns: int) -> WeightBuffer:
         """The rows of some heads of each part, one part after the other, each row of `columns` elements."""
         spans = [
-            Piece(part.tensor, 0, part.start(head), part.start(head) + part.size)
+            Piece(part.tensor, part.axis, part.start(head), part.start(head) + part.size)
             for part, heads in parts
             for head in heads
         ]
