@@ -65,6 +65,7 @@ def read_dense(
     latent: LatentConfig | None = None,
     default_theta: float = DEFAULT_THETA,
     partial_rotary: float | None = None,
+    limit_key: str = "max_position_embeddings",
     rope_ignored: frozenset[str] = frozenset(),
 ) -> ModelConfig:
     """The ModelConfig of a decoder; the keyword arguments say how its family departs from the common form.
@@ -77,7 +78,7 @@ def read_dense(
     heads = fields.integer("num_attention_heads")
     hidden = fields.integer("hidden_size")
     head_dim = latent.head_dim if latent else _head_dim(fields, hidden, heads, default_head_dim)
-    limit = fields.integer("max_position_embeddings")
+    limit = fields.integer(limit_key)
     turned, interleaved = (latent.rope_dim, latent.interleaved) if latent else (head_dim, False)
     return ModelConfig(
         name=name,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..isa.dtype import DType
-from .blocks import Experts, Graph, Moe
+from .blocks import Experts, GatedMlp, Graph, Moe
 from .store import Array, Shape, TensorStore
 
 
@@ -61,7 +61,16 @@ def with_hub_names(store: TensorStore, graph: Graph) -> TensorStore:
     for layer in graph.layers:
         if isinstance(layer.mlp, Moe) and not layer.mlp.experts.is_fused:
             views |= _layer_views(store, present, layer.mlp, f"model.layers.{layer.index}.mlp")
+        elif isinstance(layer.mlp, GatedMlp):
+            views |= _renamed_views(present, layer.mlp)
     return FusedExpertStore(store, views) if views else store
+
+
+def _renamed_views(present: set[str], mlp: GatedMlp) -> dict[str, _View]:
+    """A dense layer that transformers saved under its expert layers' name."""
+    names = (*mlp.gate_up.weights, *mlp.down.weights)
+    others = {name: name.replace(".mlp.", ".block_sparse_moe.") for name in names if name not in present}
+    return {name: _View(other) for name, other in others.items() if other in present}
 
 
 def _layer_views(store: TensorStore, present: set[str], moe: Moe, prefix: str) -> dict[str, _View]:

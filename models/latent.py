@@ -16,7 +16,8 @@ LATENT_EPS = 1e-6  # of the norms of latents, whatever the model's own
 class LatentConfig:
     """Sizes in elements: of the two latents (`q_rank` 0: queries are made directly), and of a head's parts.
 
-    `interleaved` says that rope turns neighbours, `bias` that what makes latents and outputs has biases.
+    `interleaved` says that rope turns neighbours, `bias` that what makes latents and outputs has biases,
+    `turned` that there is a rope at all.
     """
 
     q_rank: int
@@ -26,6 +27,7 @@ class LatentConfig:
     v_dim: int
     interleaved: bool = True
     bias: bool = False
+    turned: bool = True
 
     @property
     def head_dim(self) -> int:
@@ -86,5 +88,5 @@ def build_latent(latent: LatentConfig, prefix: str, heads: int, hidden: int, rop
         v_dim=latent.v_dim,
         latent_dim=latent.kv_rank,
         scale=softmax_scale(latent, rope),
-        rope=rope,
+        rope=rope if latent.turned else None,
     )

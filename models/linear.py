@@ -70,6 +70,33 @@ def read_gated_delta_net(fields: Fields, layers: int, packed: bool) -> LinearCon
     )
 
 
+def read_kda(fields: Fields, layers: int) -> LinearConfig:
+    """Kimi delta attention, by the hub's linear_attn_config (whose lists count from 1) or transformers' own keys."""
+    table: Any = fields.take("linear_attn_config", None, record=False)
+    if table is None:
+        is_linear = read_layer_kinds(fields, layers)
+        heads, dim = fields.integer("linear_num_heads"), fields.integer("linear_head_dim")
+        return LinearConfig(is_linear, heads, heads, dim, dim, fields.integer("linear_conv_kernel_dim", 4, 2), kda=True)
+    if not isinstance(table, dict):
+        raise fields.fault("linear_attn_config", "an object")
+    inner = Fields(table, f"{fields.where}: linear_attn_config")
+    full, linear = (inner.take(key) for key in ("full_attn_layers", "kda_layers"))
+    if (
+        not isinstance(full, list)
+        or not isinstance(linear, list)
+        or sorted(full + linear) != list(range(1, layers + 1))
+    ):
+        raise inner.fault("kda_layers", f"with full_attn_layers every layer from 1 to {layers} once")
+    heads, dim = inner.integer("num_heads"), inner.integer("head_dim")
+    kernel = inner.integer("short_conv_kernel_size", 4, 2)
+    inner.refuse_the_rest(frozenset(), "Kimi delta attention")
+    fields.take("layer_types", None, record=False)
+    is_linear = tuple(index + 1 in linear for index in range(layers))
+    fields.resolved["layer_types"] = [KINDS[not linear_here] for linear_here in is_linear]
+    fields.resolved |= {"linear_num_heads": heads, "linear_head_dim": dim, "linear_conv_kernel_dim": kernel}
+    return LinearConfig(is_linear, heads, heads, dim, dim, kernel, kda=True)
+
+
 def build_linear(config: LinearConfig, prefix: str, hidden: int, eps: float) -> DeltaNet:
     """The gated delta net whose tensors stand below `prefix` (`model.layers.N`)."""
     if config.kda:

@@ -90,6 +90,8 @@ def _linear_to_hf(linear: LinearConfig, draw: random.Random) -> dict[str, Any]:
     """Small linear heads, key and value heads in the original ratio; the convolution keeps its taps."""
     key_heads = min(linear.key_heads, draw.choice((2, 4)))
     key_dim, value_dim = draw.sample((10, 12, 14, 18), 2)
+    if linear.kda:
+        return {"linear_num_heads": key_heads, "linear_head_dim": key_dim}
     return {
         "linear_num_key_heads": key_heads,
         "linear_num_value_heads": key_heads * (linear.heads // linear.key_heads),
@@ -118,6 +120,9 @@ def _experts_to_hf(
         "num_experts_per_tok": top_k,
         "moe_intermediate_size": 12 * draw.choice(_ODD_WIDTHS),
         "shared_expert_intermediate_size": 12 * draw.choice(_ODD_WIDTHS),
+        "num_experts_per_token": top_k,
+        "mlp_layer_types": ["sparse" if experts_here else "dense" for experts_here in sparse],
+        "num_expert_group": groups,
         "n_group": groups,
         "topk_group": top_groups,
         "decoder_sparse_step": 1,

@@ -77,9 +77,9 @@ def _project(stage: Stage, block: BlockBuilder, share: _Share, name: str, x: Ref
             continue
         rank = down.out_features[0]
         low = block.local(f"{label}_low", stage.options.dtype, "tokens", rank)
-        first = stage.weights.whole(f"{name}.{label}_down", down.weights[0], rank, down.in_features)
+        first = stage.weights.whole(f"{name}.delta_{label}_down", down.weights[0], rank, down.in_features)
         block.emit(MATMUL(dst=low, a=x, w=stage.weight(block, f"delta_{label}_down", first), bias=None))
-        second = stage.weights.heads_rows(f"{name}.{label}_up", [(part, heads)], rank)
+        second = stage.weights.heads_rows(f"{name}.delta_{label}_up", [(part, heads)], rank)
         w = stage.weight(block, f"delta_{label}_up", second)
         block.emit(MATMUL(dst=share.columns[label], a=low, w=w, bias=None))
 

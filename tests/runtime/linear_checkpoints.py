@@ -36,6 +36,23 @@ LINEAR_FAMILIES: dict[str, dict[str, Any]] = {
         "moe_intermediate_size": 20,
         "shared_expert_intermediate_size": 28,
     },
+    "kimi_linear": {
+        "num_hidden_layers": 4,
+        "num_key_value_heads": 8,
+        "layer_types": ["linear_attention", "full_attention", "linear_attention", "full_attention"],
+        "kv_lora_rank": 18,
+        "qk_rope_head_dim": 6,
+        "qk_nope_head_dim": 10,
+        "v_head_dim": 14,
+        "linear_num_heads": 4,
+        "linear_head_dim": 12,
+        "num_local_experts": 6,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 20,
+        "pad_token_id": None,
+        "bos_token_id": None,
+        "eos_token_id": None,
+    },
 }
 
 
@@ -52,8 +69,11 @@ def save_linear(directory: Path, family: str, seed: int) -> Path:
             if any(part in name for part in ("A_log", "dt_bias", "conv1d", "mlp.gate.weight")):
                 parameter.copy_(0.5 * torch.randn_like(parameter))
             elif "norm" in name:
-                plain = "linear_attn" in name  # all others scale by 1 + weight
+                plain = family == "kimi_linear" or "linear_attn" in name  # all others scale by 1 + weight
                 parameter.copy_(plain + 0.3 * torch.randn_like(parameter))
+        for name, buffer in model.named_buffers():
+            if "correction_bias" in name:
+                buffer.copy_(0.2 * torch.randn_like(buffer))
     path = directory / f"{family}-{seed}"
     model.save_pretrained(path)
     return path

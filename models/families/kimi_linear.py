@@ -1,0 +1,73 @@
+"""Kimi Linear: Kimi delta attention, some layers latent attention without rotation; sigmoid experts."""
+
+from dataclasses import replace
+
+from ..dense_decoder import build_dense, num_layers, read_dense
+from ..family import Family
+from ..fields import Fields
+from ..latent import read_latent
+from ..linear import read_kda
+from ..model_config import ModelConfig
+from ..moe import MIXTRAL_NAMES, MoeConfig, check_groups
+
+ARCHITECTURE = "KimiLinearForCausalLM"
+NAMES = replace(
+    MIXTRAL_NAMES,
+    correction="block_sparse_moe.gate.e_score_correction_bias",
+    shared="block_sparse_moe.shared_experts",
+)
+
+
+def read(fields: Fields, name: str) -> ModelConfig:
+    """A kimi_linear config.json, as transformers or the hub spells it; Kimi K3's keys are refused."""
+    layers = num_layers(fields)
+    experts = fields.integer("num_experts", maximum=1 << 16)
+    width = fields.integer("moe_intermediate_size")
+    for ignored in ("pretraining_tp", "output_router_logits", "router_aux_loss_coef", "use_grouped_topk"):
+        fields.take(ignored, None, record=False)
+    for key, value in (("mla_use_nope", True), ("moe_router_activation_func", "sigmoid"), ("moe_layer_freq", 1)):
+        fields.neutral(key, value, None)
+    fields.take("num_nextn_predict_layers", None, record=False)
+    moe = MoeConfig(
+        experts,
+        fields.integer("num_experts_per_token", maximum=experts),
+        width,
+        _sparse(fields, layers),
+        scoring="sigmoid",
+        renormalise=fields.flag("moe_renormalize", True),
+        eps=1e-20,
+        scale=fields.number("routed_scaling_factor"),
+        groups=fields.integer("num_expert_group", 1),
+        top_groups=fields.integer("topk_group", 1),
+        group_best=2,
+        shared_size=width * fields.integer("num_shared_experts", 1, minimum=0),
+        names=NAMES,
+    )
+    linear = read_kda(fields, layers)
+    latent = replace(read_latent(fields, fields.integer("num_attention_heads")), turned=False)
+    return read_dense(
+        fields,
+        name,
+        ARCHITECTURE,
+        (0,) * layers,
+        moe=check_groups(fields, moe),
+        latent=latent,
+        linear=linear,
+        limit_key="max_position_embeddings" if "max_position_embeddings" in fields.raw else "model_max_length",
+    )
+
+
+def _sparse(fields: Fields, layers: int) -> tuple[bool, ...]:
+    """mlp_layer_types, or all but the first first_k_dense_replace layers."""
+    dense = fields.integer("first_k_dense_replace", 1, minimum=0)
+    fields.resolved.pop("first_k_dense_replace", None)
+    kinds = fields.take("mlp_layer_types", None)
+    if kinds is None:
+        kinds = ["dense" if index < dense else "sparse" for index in range(layers)]
+    if not isinstance(kinds, list) or len(kinds) != layers or not set(map(str, kinds)) <= {"dense", "sparse"}:
+        raise fields.fault("mlp_layer_types", f"a list of {layers} of dense or sparse")
+    fields.resolved["mlp_layer_types"] = list(kinds)
+    return tuple(kind == "sparse" for kind in kinds)
+
+
+FAMILY = Family("kimi_linear", ARCHITECTURE, read, build_dense)
