@@ -116,4 +116,4 @@ def test_numbers_that_no_arithmetic_holds_are_refused(changes: dict[str, Any], m
 def test_an_endless_model_type_is_cut() -> None:
     with pytest.raises(UnsupportedError) as error:
         read_config({**TINY, "model_type": "x" * 100_000})
-    assert len(str(error.value)) < 300
+    assert "x" * 100 not in str(error.value) and len(str(error.value)) < 600

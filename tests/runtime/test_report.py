@@ -275,7 +275,7 @@ def test_every_number_of_a_card_is_listed_with_its_source() -> None:
 
 def test_the_shelf_says_why_a_model_is_refused() -> None:
     models = {entry.name: entry for entry in models_report().models}
-    refused = models["DeepSeek-V3"]
+    refused = models["LongCat-Flash"]
     assert not refused.supported and refused.facts is None
     assert refused.why_not is not None and "multi-head latent attention" in refused.why_not
     llama = models["Llama-3.1-405B"].facts
