@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 from ..isa.dtype import BF16, DTYPES, DType, parse_dtype
 from ..isa.errors import ConfigError, UnsupportedError
@@ -21,9 +21,9 @@ from .blocks import (
 )
 from .fields import Fields, is_number
 from .latent import LatentConfig, build_latent
-from .linear import LinearConfig, build_linear
-from .model_config import ModelConfig
-from .moe import MoeConfig, build_moe
+from .linear import build_linear
+from .model_config import Form, ModelConfig
+from .moe import build_moe
 from .rope_config import DEFAULT_THETA, read_rope
 
 ACTIVATIONS: dict[str, Activation] = {
@@ -51,24 +51,15 @@ def read_dense(
     *,
     default_kv_heads: int | None = None,
     default_head_dim: int | None = None,
-    qkv_bias: bool = False,
-    out_bias: bool = False,
-    mlp_bias: bool = False,
-    qk_norm: bool = False,
-    full_qk_norm: bool = False,
-    sinks: bool = False,
-    moe: MoeConfig | None = None,
-    plus_one: bool = False,
-    output_gate: bool = False,
-    linear: LinearConfig | None = None,
     intermediate_size: int | None = None,
     latent: LatentConfig | None = None,
     default_theta: float = DEFAULT_THETA,
     partial_rotary: float | None = None,
     limit_key: str = "max_position_embeddings",
     rope_ignored: frozenset[str] = frozenset(),
+    **form: Unpack[Form],
 ) -> ModelConfig:
-    """The ModelConfig of a decoder; the keyword arguments say how its family departs from the common form.
+    """The ModelConfig of a decoder; the keyword arguments, and `form`, say how its family departs from the common form.
 
     `default_kv_heads` and `default_head_dim` are what transformers supplies for an absent key (None: as many kv heads
     as heads, and hidden_size / heads); so are `default_theta`, and `partial_rotary` of the families whose rope may turn
@@ -99,16 +90,6 @@ def read_dense(
             interleaved=interleaved,
         ),
         windows=windows,
-        qkv_bias=qkv_bias,
-        out_bias=out_bias,
-        mlp_bias=mlp_bias,
-        qk_norm=qk_norm,
-        full_qk_norm=full_qk_norm,
-        sinks=sinks,
-        moe=moe,
-        plus_one=plus_one,
-        output_gate=output_gate,
-        linear=linear,
         latent=latent,
         tied=fields.flag("tie_word_embeddings", False),
         dtype=_dtype(fields),
@@ -118,6 +99,7 @@ def read_dense(
         source=fields.where,
         resolved=fields.resolved,
         raw=dict(fields.raw),
+        **form,
     )
 
 

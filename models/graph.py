@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from .blocks import (
     Attention,
@@ -64,6 +65,16 @@ def ropes(graph: Graph) -> list[Rope]:
     """The rope of every layer that has one."""
     found = (layer.attention.rope for layer in graph.layers)
     return [rope for rope in found if rope is not None]
+
+
+def rope_tables(graph: Graph) -> tuple[Rope, ...]:
+    """The ropes that need cosines and sines of their own, in order of layers; which elements pair is all the same."""
+    return tuple(dict.fromkeys(table_of(rope) for rope in ropes(graph)))
+
+
+def table_of(rope: Rope) -> Rope:
+    """What a rope's cosines and sines depend on: ropes that differ in nothing else share a table."""
+    return replace(rope, interleaved=False)
 
 
 def kv_elements_per_token(graph: Graph) -> int:

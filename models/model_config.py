@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 from ..isa.dtype import DType
 from .blocks import Activation, Rope
@@ -13,6 +13,21 @@ from .latent import LatentConfig
 from .linear import LinearConfig
 from .moe import MoeConfig
 from .packs.plan import QuantPlan
+
+
+class Form(TypedDict, total=False):
+    """How a family's blocks depart from the common form, each as the field of `ModelConfig` says it."""
+
+    qkv_bias: bool
+    out_bias: bool
+    mlp_bias: bool
+    qk_norm: bool
+    full_qk_norm: bool
+    sinks: bool
+    moe: MoeConfig | None
+    plus_one: bool
+    output_gate: bool
+    linear: LinearConfig | None
 
 
 @dataclass(frozen=True)
@@ -42,14 +57,14 @@ class ModelConfig:
     activation: Activation
     rope: Rope
     windows: tuple[int, ...]
-    qkv_bias: bool
-    out_bias: bool
-    mlp_bias: bool
-    qk_norm: bool
     tied: bool
     dtype: DType
     bos_id: int | None
     eos_ids: tuple[int, ...]
+    qkv_bias: bool = False
+    out_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
     full_qk_norm: bool = False
     sinks: bool = False
     moe: MoeConfig | None = None

@@ -15,12 +15,13 @@ from ..isa.dtype import DType, decode, encode
 from ..isa.instruction import Array
 from ..isa.program import Binding, Buffer, Space
 from ..isa.quantised import packed_types
+from ..models.blocks import Rope
 from ..models.checkpoint import Checkpoint
-from ..models.graph import ropes
+from ..models.graph import rope_tables
 from ..models.rope import rope_table
 from .host import refuse_beyond_host
 from .kv_cache import PagePool
-from .lowering.stage import STATES
+from .lowering.stage import STATES, table_names
 from .lowering.weights import Piece, WeightBuffer
 from .plan import JobPlan
 from .quantised_weights import quantised_piece
@@ -103,8 +104,8 @@ class Numbers:
         for buffer in lowered.program.buffers:
             if buffer.space in (Space.KV, Space.STATE):
                 arrays[buffer.name] = np.zeros(self._shape(buffer, self.plan.largest), buffer.type.dtype.storage)
-        if "cos" in lowered.program.buffer:
-            arrays |= self._rope_tables(lowered.program.buffer["cos"])
+        for index, rope in enumerate(rope_tables(self.plan.graph)):
+            arrays |= self._rope_table(rope, table_names(index), lowered.program.buffer)
         return arrays
 
     def _weight(self, weight: WeightBuffer) -> Array:
@@ -134,12 +135,16 @@ class Numbers:
             for name, array, kind in zip(("codes", "scales"), stacked, kinds, strict=True)
         }
 
-    def _rope_tables(self, declared: Buffer) -> dict[str, Array]:
-        """Cosines and sines; only positions that the job reaches are computed, the rest of the table stays unset."""
-        rope = next(iter(ropes(self.plan.graph)))
+    def _rope_table(self, rope: Rope, names: tuple[str, str], buffers: Mapping[str, Buffer]) -> dict[str, Array]:
+        """Cosines and sines, where a layer of this rank turns by them.
+
+        Only positions that the job reaches are computed, the rest of the table stays unset.
+        """
+        if names[0] not in buffers:
+            return {}
+        declared, tables = buffers[names[0]], dict[str, Array]()
         reached = max(request.most_kv_tokens for request in self.plan.requests())
-        tables: dict[str, Array] = {}
-        for name, values in zip(("cos", "sin"), rope_table(rope, reached), strict=True):
+        for name, values in zip(names, rope_table(rope, reached), strict=True):
             table = np.empty(self._shape(declared, self.plan.largest), declared.type.dtype.storage)
             table[:reached] = encode(values, declared.type.dtype)
             tables[name] = table

@@ -16,6 +16,7 @@ from ..interconnect.specfile import validated
 from ..isa.dtype import BF16, DType, parse_dtype
 from ..isa.errors import ConfigError, NotYetError
 from ..models.checkpoint import Checkpoint, open_checkpoint
+from ..models.graph import ropes
 from .job import MOST_TOKENS, Job
 from .layout import check_layout, parse_layout
 from .lowering.stage import Sampling
@@ -175,8 +176,8 @@ def _warnings(plan: JobPlan, cluster: ClusterSpec, placement: tuple[int, ...], n
 
 def _longrope_warnings(plan: JobPlan) -> list[str]:
     """Where one set of longrope's factors for the whole job is not what transformers would take for each sequence."""
-    rope = plan.graph.layers[0].attention.rope
-    if rope is None or rope.scaling.rule != "longrope":
+    rope = next((rope for rope in ropes(plan.graph) if rope.scaling.rule == "longrope"), None)
+    if rope is None:
         return []
     original, requests = rope.scaling.original_max_position_embeddings, plan.requests()
     longest = max(request.most_kv_tokens for request in requests)

@@ -92,10 +92,7 @@ def lower_rope(stage: Stage, block: BlockBuilder, rope: Rope | None, heads: Ref,
     """Rotate heads in place."""
     if rope is None:
         return
-    half = rope.rotary_dim // 2
-    cos, sin = (
-        block.param(name, buffer(name, Space.TABLE, stage.options.dtype, "positions", half)) for name in ("cos", "sin")
-    )
+    cos, sin = stage.rope_table(block, rope)
     block.emit(
         ROPE(
             x=heads,

@@ -15,7 +15,8 @@ from ...isa.program import Buffer, Extent, Space
 from ...isa.quantised import DEQUANTISE, held_scheme, packed_types
 from ...isa.vector import RMSNORM
 from ...isa.work import Unit
-from ...models.blocks import DeltaNet, Graph, Norm
+from ...models.blocks import DeltaNet, Graph, Norm, Rope
+from ...models.graph import rope_tables, table_of
 from ..layout import Layout
 from .builder import BlockBuilder, ProgramBuilder, buffer
 from .weights import WeightBuffer, WeightPlan
@@ -30,6 +31,11 @@ EXTENTS = (
     Extent("q_lens", is_vector=True),
     Extent("kv_lens", is_vector=True),
 )
+
+
+def table_names(index: int) -> tuple[str, str]:
+    """The buffers of a rope's cosines and sines; `index` is its place in `rope_tables`."""
+    return ("cos", "sin") if not index else (f"cos.{index}", f"sin.{index}")
 
 
 STATES = "states"  # rows of the state buffers: sequences that are held at once
@@ -89,6 +95,7 @@ class Stage:
         head = "" if options.head == "pick" else "-nohead"
         self.program = ProgramBuilder(f"{graph.family}-stage{self.number}{head}", options.queue_of)
         self.inputs = Inputs()
+        self._tables = {rope: table_names(index) for index, rope in enumerate(rope_tables(graph))}
         self.x = buffer("x", Space.ACTIVATION, options.dtype, "tokens", graph.hidden_size)
 
     @property
@@ -105,6 +112,14 @@ class Stage:
     def has_states(self) -> bool:
         """Whether some layer of this stage keeps a state of fixed size for each sequence."""
         return any(isinstance(self.graph.layers[index].attention, DeltaNet) for index in self.layers)
+
+    def rope_table(self, block: BlockBuilder, rope: Rope) -> tuple[Ref, Ref]:
+        """Cosines and sines of a rope as parameters of a block, which all ropes' blocks call alike."""
+        cos, sin = (
+            block.param(name, buffer(table, Space.TABLE, self.options.dtype, "positions", rope.rotary_dim // 2))
+            for name, table in zip(("cos", "sin"), self._tables[table_of(rope)], strict=True)
+        )
+        return cos, sin
 
     def routed_rows(self, top_k: int) -> str:
         """The extent that counts a step's choices of experts: tokens times `top_k`."""
