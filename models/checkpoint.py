@@ -23,6 +23,7 @@ from .model_config import ModelConfig
 from .packed import open_packed
 from .packs.packed_store import RawStore
 from .paths import is_there
+from .prefixed_store import without_prefix
 from .random_weights import RandomStore
 from .safetensors_store import has_weights, open_safetensors
 from .shelf import find_model
@@ -182,6 +183,8 @@ def _checked(
     """A checkpoint whose every tensor is there with the right shape and dtype; `raw` may hold packed ones."""
     graph = build_graph(config)
     shapes = parameter_shapes(graph)
+    if raw is not None:
+        store = raw = without_prefix(raw, graph.embedding)
     packed_notes: list[str] = []
     if raw is not None and config.quantization is not None:
         store, packed_notes = open_packed(raw, config.quantization, graph, shapes)

@@ -15,6 +15,7 @@ from .model_config import ModelConfig
 from .packs.quantization_config import read_quantization
 from .paths import refuse_endless
 from .registry import known_families
+from .wrappers import text_part
 
 __all__ = ["ModelConfig", "family_of", "read_config", "no_constant", "no_repeats", "read_json"]
 
@@ -75,7 +76,9 @@ def read_config(
         path = path / "config.json" if path.is_dir() else path
         raw, where = read_json(path), where or str(path)
         name = name or (path.resolve().parent.name if path.name == "config.json" else path.stem)
+    raw = text_part(raw, where, HARMLESS)
     family = _known(raw, where)
+    raw["model_type"] = family.name
     fields = Fields(raw, where)
     config = family.read(fields, name)
     for key in ("is_encoder_decoder", "add_cross_attention", "tie_encoder_decoder"):
@@ -128,6 +131,9 @@ def no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _known(raw: Mapping[str, Any], where: str) -> Family:
     families = known_families()
     model_type = raw.get("model_type")
+    for family in families.values():
+        if family.claims(raw):
+            return family
     if not isinstance(model_type, str):
         raise ConfigError(f"{where}: model_type is {short(model_type)}; it must be one of {', '.join(families)}")
     if model_type not in families:
