@@ -16,10 +16,11 @@ import numpy as np
 
 from siltwin.isa.dtype import parse_dtype
 from siltwin.models.shelf import list_models
-from siltwin.runtime.align import compare, compute, joined, through
+from siltwin.runtime.align import compute, joined, through
+from siltwin.runtime.drift import compare
 from siltwin.runtime.job import Job
 from siltwin.runtime.prepare import prepare
-from siltwin.runtime.reference import Reference
+from siltwin.runtime.reference import open_reference
 from siltwin.runtime.report_align import LogitsDrift
 
 PAGE = Path(__file__).parents[1] / "docs" / "accuracy.md"
@@ -82,7 +83,7 @@ def prepare_with(job: Job, dtype: str, kv_dtype: str) -> Any:
 def cells(prepared: Any) -> tuple[str, ...]:
     """Errors of ours and of transformers against float32, and of ours against transformers."""
     computed, requests = compute(prepared)
-    ours, reference = joined(computed, requests), Reference(prepared.checkpoint)
+    ours, reference = joined(computed, requests), open_reference(prepared.checkpoint)
     truth = through(reference, requests, prepared.cached)
     reference.show_rounding(parse_dtype(prepared.job.kv_dtype))
     theirs = through(reference, requests, prepared.cached)

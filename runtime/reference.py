@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -31,7 +31,24 @@ class ReferenceRun:
     logits: Array
 
 
-class Reference:
+class Reference(Protocol):
+    """Somebody else's statement of a model, with the weights of a checkpoint, in float32 on the CPU."""
+
+    name: str
+
+    def run(self, ids: Sequence[int], longest: int = 0) -> ReferenceRun:
+        """A full forward pass over a sequence, without a cache; `longest` is the job's longest sequence in tokens."""
+
+    def show_rounding(self, dtype: DType) -> None:
+        """Compute from now on in `dtype` (for fp32 in float64): the difference shows what rounding to it does."""
+
+
+def open_reference(checkpoint: Checkpoint) -> Reference:
+    """The reference of a checkpoint's family: transformers, or the entry of FAMILIES where that has no such class."""
+    return FAMILIES.get(checkpoint.config.family, TransformersReference)(checkpoint)
+
+
+class TransformersReference:
     """A transformers model with the weights of a checkpoint, in float32 on the CPU."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
@@ -121,3 +138,7 @@ def _load(checkpoint: Checkpoint, torch: Any, transformers: Any) -> Any:
     if missing or unexpected or info["mismatched_keys"]:
         raise ConfigError(f"{checkpoint.source}: the reference lacks {missing[:3]} and does not know {unexpected[:3]}")
     return model.eval()
+
+
+# References of families that transformers does not have, by the family's name.
+FAMILIES: Mapping[str, Callable[[Checkpoint], Reference]] = {}

@@ -19,7 +19,7 @@ from siltwin.models.checkpoint import open_checkpoint
 from siltwin.runtime import align as align_room
 from siltwin.runtime.align import align
 from siltwin.runtime.job import Job
-from siltwin.runtime.reference import Reference
+from siltwin.runtime.reference import open_reference
 
 sys.path.insert(0, str(Path(__file__).parent))
 from checkpoints import save  # noqa: E402
@@ -105,7 +105,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def damaged(sound: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     """Makes a damaged copy, and lets the reference go on reading the sound one."""
-    monkeypatch.setattr(align_room, "Reference", lambda checkpoint: Reference(open_checkpoint(sound)))
+    monkeypatch.setattr(align_room, "open_reference", lambda checkpoint: open_reference(open_checkpoint(sound)))
 
     def damage(fault: Callable[[Weights, Weights], None]) -> Path:
         copy = tmp_path / "damaged"

@@ -10,7 +10,7 @@ from siltwin.models.checkpoint import open_checkpoint
 from siltwin.runtime import align as module
 from siltwin.runtime.align import align
 from siltwin.runtime.job import Job
-from siltwin.runtime.reference import Reference
+from siltwin.runtime.reference import open_reference
 from siltwin.runtime.run import run_job
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -41,6 +41,6 @@ def test_the_reference_loads_without_a_word_and_leaves_the_bars_as_they_were(
     checkpoint = open_checkpoint(save(tmp_path, "llama", 0))
     capfd.readouterr()
     logging.enable_progress_bar()
-    Reference(checkpoint)
+    open_reference(checkpoint)
     assert capfd.readouterr() == ("", "")
     assert logging.is_progress_bar_enabled()

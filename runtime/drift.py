@@ -1,0 +1,134 @@
+"""Drift: how far what the cards computed lies from the reference, and whether rounding explains it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..isa.dtype import DType
+from ..isa.instruction import Array
+from .report_align import DriftPart, LayerDrift, LogitsDrift
+
+# By the coarsest format among weights, activations and KV: two units in its last place; for fp32 what we promise.
+TOLERANCES = {"fp32": 1e-4, "fp16": 2**-10, "bf16": 2**-7}
+# How far beyond rounding's own effect on the reference an error may lie. Over 400 random models, sharded at random, the
+# worst honest max was 3.5 times that effect (median 1.1) and the worst honest rms 2.5 times (median 1.02).
+MAX_OVER_NOISE, RMS_OVER_NOISE = 5.0, 3.0
+TOLERANCE_OF = (
+    "|difference| / |reference| of a position's row (Euclidean norms): max over positions, or, where rounding alone "
+    f"does more to the reference, {MAX_OVER_NOISE:g} x that in max and {RMS_OVER_NOISE:g} x in rms"
+)
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What one side computed, over all requests and the positions that the cards computed, in the same order."""
+
+    layers: dict[int, Array]
+    logits: Array
+
+    def at(self, rows: slice | Array) -> Outputs:
+        """Some of the positions."""
+        return Outputs({layer: values[rows] for layer, values in self.layers.items()}, self.logits[rows])
+
+
+def coarsest(*dtypes: DType) -> DType:
+    """The dtype that rounds most."""
+    return max(dtypes, key=lambda dtype: TOLERANCES[dtype.name])
+
+
+def within(value: float | None, tolerance: float) -> bool:
+    """Whether an error is a number and small enough."""
+    return value is not None and value <= tolerance
+
+
+def drifts(part: DriftPart, tolerance: float) -> bool:
+    """Whether a part is wrong by more than its format and its model's own noise explain."""
+    if within(part.max_rel, tolerance):
+        return False
+    return not (
+        within(part.max_rel, max(tolerance, MAX_OVER_NOISE * (part.noise_max_rel or 0)))
+        and within(part.rms_rel, max(tolerance, RMS_OVER_NOISE * (part.noise_rms_rel or 0)))
+    )
+
+
+def first_drift(parts: Iterable[tuple[str, DriftPart]], tolerance: float) -> str | None:
+    """The first of the named parts that drifts."""
+    return next((name for name, part in parts if drifts(part, tolerance)), None)
+
+
+def compare(ours: Outputs, theirs: Outputs) -> tuple[list[LayerDrift], LogitsDrift]:
+    """Each layer and the logits."""
+    layers = [
+        LayerDrift(name=layer_label(layer), **drift_of(values, theirs.layers[layer]))
+        for layer, values in sorted(ours.layers.items())
+    ]
+    agree = float(np.mean(ours.logits.argmax(axis=-1) == theirs.logits.argmax(axis=-1)))
+    drift = drift_of(ours.logits, theirs.logits)
+    return layers, LogitsDrift(**drift, kl=kl(theirs.logits, ours.logits), argmax_agreement=agree)
+
+
+def layer_label(layer: int) -> str:
+    """What a report calls a layer; -1 is the embedding."""
+    return "embedding" if layer < 0 else f"layer {layer}"
+
+
+def with_noise(
+    layers: list[LayerDrift], logits: LogitsDrift, rounded: Outputs, theirs: Outputs
+) -> tuple[list[LayerDrift], LogitsDrift]:
+    """The drifts with what rounding does to the reference beside them."""
+    noise, of_logits = compare(rounded, theirs)
+    return (
+        [layer.model_copy(update=noise_of(found)) for layer, found in zip(layers, noise, strict=True)],
+        logits.model_copy(update=noise_of(of_logits)),
+    )
+
+
+def noise_of(drift: DriftPart) -> dict[str, float | None]:
+    """A drift of the rounded reference, as the noise of another part."""
+    return {"noise_max_rel": drift.max_rel, "noise_rms_rel": drift.rms_rel}
+
+
+def drift_of(mine: Array, theirs: Array) -> dict[str, float]:
+    """max_abs, max_rel and rms_rel (see TOLERANCE_OF) and cosine of two arrays of [positions, features].
+
+    The norm of a row, and not an element, is what errors are held against: a few features of a trained model are a
+    thousand times larger than the rest and would hide or fake a drift.
+    """
+    a, b = mine.astype(np.float64), theirs.astype(np.float64)
+    relative = relative_errors(mine, theirs)
+    norms = float(np.linalg.norm(a) * np.linalg.norm(b)) or 1.0
+    return {
+        "max_abs": float(np.max(np.abs(a - b))),
+        "max_rel": float(np.max(relative)),
+        "rms_rel": float(np.sqrt(np.mean(relative**2))),
+        "cosine": float((a * b).sum()) / norms,
+    }
+
+
+def relative_errors(mine: Array, theirs: Array) -> Array:
+    """|difference| / |reference| of every position's row."""
+    a, b = mine.astype(np.float64), theirs.astype(np.float64)
+    errors: Array = np.linalg.norm(a - b, axis=-1) / np.maximum(np.linalg.norm(b, axis=-1), np.finfo(np.float32).tiny)
+    return errors
+
+
+def kl(theirs: Array, mine: Array) -> float:
+    """Mean Kullback-Leibler divergence of our next-token distributions from the reference's, in nats."""
+    return max(0.0, float(np.mean(kl_rows(theirs, mine))))
+
+
+def kl_rows(theirs: Array, mine: Array) -> Array:
+    """The divergence of every position."""
+    p, q = (log_softmax(values.astype(np.float64)) for values in (theirs, mine))
+    rows: Array = np.sum(np.exp(p) * (p - q), axis=-1)
+    return rows
+
+
+def log_softmax(values: Array) -> Array:
+    """Log probabilities over the last axis."""
+    shifted = values - values.max(axis=-1, keepdims=True)
+    logs: Array = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return logs
