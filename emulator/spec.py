@@ -36,6 +36,7 @@ from .card_parts import (
     VectorUnit,
 )
 from .evidence import USER_SET, Evidence, Hertz, split_evidence
+from .native import EVERYTHING, NativeEntry, native_instructions
 
 CARDS = Path(__file__).parent / "cards"
 PEAK_TOLERANCE = 0.02
@@ -57,6 +58,7 @@ class CardSpec(CardPart):
     package: Package
     node: Node
     kernels: Name
+    native: tuple[NativeEntry, ...] = EVERYTHING
     clock_hz: Hertz
     throttle_hz: tuple[Hertz, ...] = ()
     queues: tuple[Queue, ...]
@@ -95,6 +97,11 @@ class CardSpec(CardPart):
             raise UnsupportedError(f"{self.name} has no tensor unit for {dtype.name}; native: {native}")
         return int(self.cores.count * self.tensor.ops_per_cycle(dtype.name) * self.clock_hz)
 
+    @cached_property
+    def instructions(self) -> frozenset[str]:
+        """The mnemonics that the card executes itself; all others are composed of these, or refused."""
+        return native_instructions(self.native)
+
     def evidence_of(self, path: str) -> Evidence:
         """What the number (or the marked list or mapping) at a dotted path rests on; ConfigError where there is none.
 
@@ -131,6 +138,8 @@ class CardSpec(CardPart):
             if not self.sram_bytes(role):
                 raise ValueError(f"sram: no level has the role {role}, which the tensor unit needs")
         bare = [path for path in _numbers(self) if not _covered(path, self.evidence)]
+        if self.native != EVERYTHING and "native" not in self.evidence:
+            bare.append("native")
         if bare:
             raise ValueError(f"{bare[0]} has no evidence; write {{value: ..., evidence: ..., source: ...}}")
         return self
@@ -275,6 +284,7 @@ def _settable(tree: dict[str, Any]) -> dict[str, Any]:
         if last.isdigit() and parent not in OPEN_MAPPINGS:
             keys[parent] = []
     keys.setdefault("throttle_hz", [])
+    keys.setdefault("native", [])
     return keys
 
 

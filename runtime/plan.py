@@ -18,6 +18,7 @@ from .kv_cache import PAGE_TOKENS, PagePool
 from .layout import Layout
 from .lowering.arena import plan_arena
 from .lowering.lower import BuiltProgram, LoweredProgram, build, place
+from .lowering.passes.refuse import refuse_foreign
 from .lowering.stage import STATES, LoweringOptions, Sampling
 from .memory import Footprint, JobMemory, footprint
 from .routing import routed_extents
@@ -116,7 +117,9 @@ class JobPlan:
                 "pick" if head else "none",
                 self.weights,
             )
-            self._built[key] = build(self.graph, self.layout, rank, options)
+            built = build(self.graph, self.layout, rank, options)
+            refuse_foreign(built.program, self.card.instructions, self.card.name)
+            self._built[key] = built
         return self._built[key]
 
     def lowered(self, rank: int, head: bool) -> LoweredProgram:

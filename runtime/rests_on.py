@@ -11,7 +11,7 @@ from ..interconnect.evidence import weakest
 from ..isa.errors import GateError
 from .report import EvidenceReport
 
-TIME_SECTIONS = ("clock_hz", "cores", "tensor", "vector", "sram", "l2", "hbm", "dma", "dispatch", "host")
+TIME_SECTIONS = ("native", "clock_hz", "cores", "tensor", "vector", "sram", "l2", "hbm", "dma", "dispatch", "host")
 LINK_SECTIONS = ("link", "node")
 MEMORY_PATHS = ("hbm.capacity_bytes", "hbm.reserved_bytes")
 # Numbers in those sections that no time is computed from.
@@ -28,6 +28,8 @@ def evidence_reports(card: CardSpec, cluster: ClusterSpec, cards: int, named: bo
     if cards > 1:
         time[f"cluster {cluster.name}"] = Evidence(evidence=cluster.weakest_evidence(), source=cluster.name)
     memory = {path: card.evidence_of(path) for path in MEMORY_PATHS}
+    if card.evidence.get("native") == USER_SET:  # what is composed needs room between its parts
+        memory["native"] = USER_SET
     return _figure("time", time), _figure("memory", memory)
 
 
