@@ -28,17 +28,18 @@ from .operands import ExtentName, ExtentOut, In, OptionalIn, Out, Ref
 from .vector import Activation, activate
 from .work import GroupedShape, MoveShape, Unit, VectorShape, Work
 
-Scoring = Literal["softmax", "sigmoid", "selected_softmax"]
+Scoring = Literal["softmax", "sigmoid", "selected_softmax", "selected_sigmoid"]
 
 
 class ROUTE(Instruction, opcode=0x2B, unit=Unit.VECTOR):
     """Choose experts for every token: ids[t] the top ones of logits[t], best first, weights[t] what each counts.
 
-    Scores are softmax or sigmoid of the logits in fp32; selected_softmax chooses by the logits themselves and takes the
-    softmax over the chosen. `bias` is added for the choice alone. With `groups` above 1 only experts of the
-    `top_groups` best groups may be chosen; a group's score is the sum of its `group_best` best (biased) scores. The
-    lower index wins a tie, and a NaN loses to all. Weights are divided by their sum + eps if `renormalise`, then times
-    `scale`. Token t is of part t % parts; the counts of all parts go to `counts` and to the extent.
+    Scores are softmax or sigmoid of the logits in fp32; selected_softmax and selected_sigmoid choose by the logits
+    themselves, and take the softmax over the chosen or the sigmoid of each. `bias` is added for the choice alone. With
+    `groups` above 1 only experts of the `top_groups` best groups may be chosen; a group's score is the sum of its
+    `group_best` best (biased) scores. The lower index wins a tie, and a NaN loses to all. Weights are divided by their
+    sum + eps if `renormalise`, then times `scale`. Token t is of part t % parts; the counts of all parts go to `counts`
+    and to the extent.
     """
 
     ids: Out
@@ -89,8 +90,8 @@ class ROUTE(Instruction, opcode=0x2B, unit=Unit.VECTOR):
         require(1 <= self.top_groups <= self.groups, self, f"top_groups must be 1 to {self.groups}")
         require(1 <= self.group_best <= size, self, f"group_best must be 1 to {size}, the experts of a group")
         require(top <= self.top_groups * size, self, f"{top} experts cannot be chosen from {self.top_groups} groups")
-        sums = self.scoring != "selected_softmax"
-        require(sums or not self.bias, self, "selected_softmax chooses by the logits: it takes no bias")
+        by_logits = self.scoring.startswith("selected")
+        require(not (by_logits and self.bias), self, f"{self.scoring} chooses by the logits: it takes no bias")
 
     def work(self, s: Sizes) -> Work:
         rows, cols = s.shape(self.logits)
@@ -112,6 +113,8 @@ class ROUTE(Instruction, opcode=0x2B, unit=Unit.VECTOR):
         weights = np.take_along_axis(scores, ids, axis=-1)
         if self.scoring == "selected_softmax":
             weights = softmax(weights)
+        if self.scoring == "selected_sigmoid":
+            weights = sigmoid(weights)
         if self.renormalise:
             weights = weights / (weights.sum(axis=-1, keepdims=True, dtype=np.float32) + np.float32(self.eps))
         m.put(self.ids, ids)
@@ -124,9 +127,7 @@ class ROUTE(Instruction, opcode=0x2B, unit=Unit.VECTOR):
     def _scores(self, logits: Array) -> Array:
         if self.scoring == "softmax":
             return softmax(logits)
-        one = np.float32(1)
-        scores: Array = one / (one + np.exp(-logits)) if self.scoring == "sigmoid" else logits
-        return scores
+        return sigmoid(logits) if self.scoring == "sigmoid" else logits
 
     def _limited(self, choice: Array) -> Array:
         """Minus infinity for experts outside a token's best groups."""
@@ -139,6 +140,14 @@ class ROUTE(Instruction, opcode=0x2B, unit=Unit.VECTOR):
         np.put_along_axis(allowed, best, True, axis=-1)
         limited: Array = np.where(allowed[..., None], grouped, np.float32(-np.inf)).reshape(choice.shape)
         return limited
+
+
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + exp(-x))."""
+    one = np.float32(1)
+    with np.errstate(over="ignore"):  # exp(-x) beyond float32 makes 0
+        share: Array = one / (one + np.exp(-x))
+    return share
 
 
 def softmax(x: Array) -> Array:
@@ -158,7 +167,7 @@ def local_counts(instruction: Instruction, s: Sizes, extent: str, at: int, exper
     return own
 
 
-def _check_ids(instruction: Instruction, t: Shapes, *refs: Ref) -> None:
+def check_ids(instruction: Instruction, t: Shapes, *refs: Ref) -> None:
     """Choices by token: [tokens, chosen], all of one shape, integers int32."""
     shape = t.type_of(refs[0]).shape
     for ref in refs:
@@ -185,7 +194,7 @@ class PERMUTE(Instruction, opcode=0x36, unit=Unit.DMA):
 
     def check(self, t: Shapes) -> None:
         dst, slots, x, ids = (t.type_of(ref) for ref in (self.dst, self.slots, self.x, self.ids))
-        _check_ids(self, t, self.ids, self.slots)
+        check_ids(self, t, self.ids, self.slots)
         require(ids.dtype.name == slots.dtype.name == "int32", self, f"ids is {ids} and slots {slots}: must be int32")
         require(
             len(dst.shape) == 2 and len(x.shape) == 2 and dst.shape[1] == x.shape[1] and x.shape[0] == ids.shape[0],
@@ -335,20 +344,21 @@ class GROUPED_GATED(Instruction, opcode=0x2C, unit=Unit.VECTOR):
 class COMBINE(Instruction, opcode=0x2D, unit=Unit.VECTOR):
     """dst[t] = the sum over a token's choices j of weights[t, j] * x[slots[t, j]], in fp32, rounded once.
 
-    A slot of -1 adds nothing: its expert is another card's. The rows are those of `experts` experts from `at` on.
+    Without weights each counts 1. A slot of -1 adds nothing: its expert is another card's. The rows are those of
+    `experts` experts from `at` on.
     """
 
     dst: Out
     x: In
     slots: In
-    weights: In
+    weights: OptionalIn
     extent: ExtentName
     at: int
     experts: int
 
     def check(self, t: Shapes) -> None:
         dst, x, slots = t.type_of(self.dst), t.type_of(self.x), t.type_of(self.slots)
-        _check_ids(self, t, self.slots, self.weights)
+        check_ids(self, t, *(ref for ref in (self.slots, self.weights) if ref is not None))
         require(slots.dtype.name == "int32", self, f"slots is {slots}, must be int32")
         require(
             len(dst.shape) == 2 and len(x.shape) == 2 and dst.shape[1] == x.shape[1] and dst.shape[0] == slots.shape[0],
@@ -372,7 +382,8 @@ class COMBINE(Instruction, opcode=0x2D, unit=Unit.VECTOR):
         )
 
     def execute(self, m: Memory) -> None:
-        x, slots, weights = m.get(self.x), m.get(self.slots), m.get(self.weights)
+        x, slots = m.get(self.x), m.get(self.slots)
+        weights = np.ones(slots.shape, np.float32) if self.weights is None else m.get(self.weights)
         require_rows(self, slots[slots >= 0], len(x), "slot")
         out = np.zeros(m.shape(self.dst), np.float32)
         for choice in range(slots.shape[1]):

@@ -92,9 +92,13 @@ def context_rows(cache: Array, table: Array, length: int) -> Array:
     return cache[pages].reshape(-1, cache.shape[2])[:length]
 
 
-def causal_mask(queries: int, length: int, window: int) -> Array:
-    """True where a query may look: not ahead of itself, nor further back than `window` tokens (itself included)."""
+def causal_mask(queries: int, length: int, window: int, chunk: int = 0) -> Array:
+    """True where a query may look: not ahead of itself, nor further back than `window` tokens (itself included), nor
+    before the multiple of `chunk` at or before its position; 0 sets no such limit.
+    """
     position = np.arange(length - queries, length)[:, None]
     key = np.arange(length)[None, :]
     mask: Array = key <= position
+    if chunk:
+        mask = mask & (key >= position // chunk * chunk)
     return mask & (key > position - window) if window else mask

@@ -70,9 +70,10 @@ class ATTENTION(Instruction, opcode=0x11, unit=Unit.TENSOR):
     q and dst are [tokens, heads * dim], the sequences' new tokens one after the other. cache is
     [pages, page_tokens, kv_heads * (qk_dim + v_dim)]: a token's keys, then its values. tables[b] lists the pages of
     sequence b; q_lens[b] and kv_lens[b] count its new tokens and its tokens in the cache, new ones included. A query
-    sees the keys at or before its own position, at most `window` of them (0: all). The softmax is in fp32; query head h
-    uses key head h * kv_heads // heads. `sinks` holds a logit a head that joins the softmax and is then dropped. The
-    extents hold the same lengths, for Work.
+    sees the keys at or before its own position, at most `window` of them (0: all), or those from the last multiple of
+    `chunk` on (0: all). A score s becomes cap * tanh(s / cap) under a `soft_cap` above 0. The softmax is in fp32; query
+    head h uses key head h * kv_heads // heads. `sinks` holds a logit a head that joins the softmax and is then dropped.
+    The extents hold the same lengths, for Work.
     """
 
     dst: Out
@@ -90,6 +91,8 @@ class ATTENTION(Instruction, opcode=0x11, unit=Unit.TENSOR):
     scale: float
     window: int
     sinks: OptionalIn = None
+    chunk: int = 0
+    soft_cap: float = 0.0
 
     def check(self, t: Shapes) -> None:
         self._check_heads()
@@ -117,15 +120,17 @@ class ATTENTION(Instruction, opcode=0x11, unit=Unit.TENSOR):
         require(
             self.heads % self.kv_heads == 0, self, f"heads={self.heads} is not a multiple of kv_heads={self.kv_heads}"
         )
-        require(self.window >= 0, self, "window must be 0 (none) or more")
+        for name in ("window", "chunk", "soft_cap"):
+            require(getattr(self, name) >= 0, self, f"{name} must be 0 (none) or more")
+        require(not (self.window and self.chunk), self, "window and chunk exclude each other")
 
     def _context(self) -> PagedContext:
         return PagedContext(self, self.q, self.tables, self.q_lens, self.kv_lens, self.q_extent, self.kv_extent)
 
     def work(self, s: Sizes) -> Work:
         q_lens, kv_lens = self._context().bound(s)
-        pairs = sum(_visible(q, kv, self.window) for q, kv in zip(q_lens, kv_lens, strict=True))
-        seen = sum(_touched(q, kv, self.window) for q, kv in zip(q_lens, kv_lens, strict=True))
+        pairs = sum(visible(q, kv, self.window, self.chunk) for q, kv in zip(q_lens, kv_lens, strict=True))
+        seen = sum(touched(q, kv, self.window, self.chunk) for q, kv in zip(q_lens, kv_lens, strict=True))
         row_bytes = s.type_of(self.cache).dtype.bytes_of(s.shape(self.cache)[2])
         return Work(
             Unit.TENSOR,
@@ -142,6 +147,8 @@ class ATTENTION(Instruction, opcode=0x11, unit=Unit.TENSOR):
                 self.v_dim,
                 self.window,
                 s.shape(self.cache)[1],
+                self.chunk,
+                self.soft_cap > 0,
             ),
         )
 
@@ -160,7 +167,9 @@ class ATTENTION(Instruction, opcode=0x11, unit=Unit.TENSOR):
         keys = rows[:, :split].reshape(-1, self.kv_heads, self.qk_dim).repeat(group, axis=1)
         values = rows[:, split:].reshape(-1, self.kv_heads, self.v_dim).repeat(group, axis=1)
         scores = np.einsum("qhd,khd->hqk", q.reshape(-1, self.heads, self.qk_dim), keys) * np.float32(self.scale)
-        scores = np.where(causal_mask(len(q), len(rows), self.window), scores, -np.inf)
+        if self.soft_cap:
+            scores = np.float32(self.soft_cap) * np.tanh(scores / np.float32(self.soft_cap))
+        scores = np.where(causal_mask(len(q), len(rows), self.window, self.chunk), scores, -np.inf)
         best = np.maximum(scores.max(axis=-1, keepdims=True), sinks)
         weights = np.exp(scores - best)
         weights /= weights.sum(axis=-1, keepdims=True) + np.exp(sinks - best)
@@ -168,8 +177,10 @@ class ATTENTION(Instruction, opcode=0x11, unit=Unit.TENSOR):
         return out
 
 
-def _visible(queries: int, length: int, window: int) -> int:
+def visible(queries: int, length: int, window: int, chunk: int = 0) -> int:
     """Query-key pairs that attention computes for one sequence."""
+    if chunk:
+        return _chunked_pairs(length, chunk) - _chunked_pairs(length - queries, chunk)
     first = length - queries + 1  # keys that the first query could see
     if not window or length <= window:
         return queries * first + queries * (queries - 1) // 2
@@ -177,6 +188,14 @@ def _visible(queries: int, length: int, window: int) -> int:
     return ramp * first + ramp * (ramp - 1) // 2 + (queries - ramp) * window
 
 
-def _touched(queries: int, length: int, window: int) -> int:
+def _chunked_pairs(length: int, chunk: int) -> int:
+    """Query-key pairs of a whole sequence in chunks."""
+    whole, rest = divmod(length, chunk)
+    return (whole * chunk * (chunk + 1) + rest * (rest + 1)) // 2
+
+
+def touched(queries: int, length: int, window: int, chunk: int = 0) -> int:
     """Cache rows of one sequence that some query looks at."""
+    if chunk and queries:
+        return length - (length - queries) // chunk * chunk
     return min(length, window + queries - 1) if window and queries else length * bool(queries)

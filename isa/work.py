@@ -42,7 +42,8 @@ class GroupedShape:
 class AttentionShape:
     """Attention of new tokens over their cached context, one entry of `q_lens`/`kv_lens` a sequence.
 
-    `kv_lens[i]` counts every token in the cache of sequence i, the new ones included. `window` 0 means no window.
+    `kv_lens[i]` counts every token in the cache of sequence i, the new ones included. `window` 0 means no window, and
+    `chunk` 0 no chunks; `soft_capped` scores pass a tanh.
     """
 
     q_lens: tuple[int, ...]
@@ -53,6 +54,8 @@ class AttentionShape:
     v_dim: int
     window: int = 0
     page_tokens: int = 16
+    chunk: int = 0
+    soft_capped: bool = False
 
 
 @dataclass(frozen=True)

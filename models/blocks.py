@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "swiglu_oai"]
-Scoring = Literal["softmax", "sigmoid", "selected_softmax"]
+Scoring = Literal["softmax", "sigmoid", "selected_softmax", "selected_sigmoid"]
 RopeRule = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
 
 

@@ -71,8 +71,23 @@ def _exponentials(scores, best):
 
 
 @kernel
+def _oldest(position, window, chunk):
+    """The first key that a query at `position` sees."""
+    if chunk > 0:
+        return position // chunk * chunk
+    return max(0, position - window + 1) if window > 0 else 0
+
+
+@kernel
+def _cap(scores, soft_cap):
+    """Scores become soft_cap * tanh(score / soft_cap)."""
+    for j in range(scores.size):
+        scores[j] = soft_cap * np.tanh(scores[j] / soft_cap)
+
+
+@kernel
 def _decode(dst, dst0, q, q0, cache, keys_at, values_at, table, page_tokens, first_key, position, t, low, high, group,
-            qk_dim, v_dim, scale, sinks):  # fmt: skip
+            qk_dim, v_dim, scale, sinks, soft_cap):  # fmt: skip
     """One query, heads low..high, over keys first_key..position; a token's cache row is read from end to end."""
     heads = high - low
     queries = np.empty((heads, qk_dim), np.float32)
@@ -87,6 +102,8 @@ def _decode(dst, dst0, q, q0, cache, keys_at, values_at, table, page_tokens, fir
             scores[h, j - first_key] = _score(queries[h], cache[row, at : at + qk_dim]) * scale
     totals = np.empty(heads, np.float32)
     for h in range(heads):
+        if soft_cap > 0:
+            _cap(scores[h], soft_cap)
         best = largest(scores[h])
         if sinks.size > 0:
             best = max(best, value_of(sinks[low + h]))
@@ -127,7 +144,7 @@ def _softmax_block(scores, r, first, last, highest, totals):
 
 
 @kernel
-def _query_block(queries, keys, values, out, position, first_key, window, sinks, head):
+def _query_block(queries, keys, values, out, position, first_key, window, chunk, sinks, head, soft_cap):
     """out = softmax(queries @ keys^T) @ values for a block whose first query stands at `position`.
 
     keys[0] stands at first_key. Key blocks follow one another with a running maximum (online softmax).
@@ -141,16 +158,18 @@ def _query_block(queries, keys, values, out, position, first_key, window, sinks,
     out[:, :] = np.float32(0)
     room = np.empty(rows * KEY_BLOCK, np.float32)
     part = np.empty((rows, v_dim), np.float32)
-    start = max(first_key, position - window + 1) if window > 0 else first_key
+    start = max(first_key, _oldest(position, window, chunk))
     for low in range(start, position + rows, KEY_BLOCK):
         high = min(low + KEY_BLOCK, position + rows)
         scores = room[: rows * (high - low)].reshape(rows, high - low)
         np.dot(queries, keys[low - first_key : high - first_key].T, scores)
         for r in range(rows):
             seen = position + r
-            first = max(low, seen - window + 1) - low if window > 0 else 0
-            first = min(first, high - low)
-            shrink = _softmax_block(scores, r, first, min(high, seen + 1) - low, highest, totals)
+            first = min(max(low, _oldest(seen, window, chunk)), high) - low
+            last = min(high, seen + 1) - low
+            if soft_cap > 0 and first < last:
+                _cap(scores[r, first:last], soft_cap)
+            shrink = _softmax_block(scores, r, first, last, highest, totals)
             if shrink != np.float32(1):
                 for i in range(v_dim):
                     out[r, i] *= shrink
@@ -164,7 +183,7 @@ def _query_block(queries, keys, values, out, position, first_key, window, sinks,
 
 
 @kernel
-def _prefill(dst, dst0, q, q0, keys, values, length, count, t, head, window, scale, first_key, sinks):
+def _prefill(dst, dst0, q, q0, keys, values, length, count, t, head, window, chunk, scale, first_key, sinks, soft_cap):
     """All `count` new tokens of one head of one sequence, a block of queries at a time."""
     qk_dim, v_dim = keys.shape[1], values.shape[1]
     for block in range(0, count, QUERY_BLOCK):
@@ -174,7 +193,8 @@ def _prefill(dst, dst0, q, q0, keys, values, length, count, t, head, window, sca
         for r in range(rows):
             at = q0 + head * qk_dim
             _values(queries[r], q[t + block + r, at : at + qk_dim], scale)
-        _query_block(queries, keys, values, out, length - count + block, first_key, window, sinks, head)
+        position = length - count + block
+        _query_block(queries, keys, values, out, position, first_key, window, chunk, sinks, head, soft_cap)
         for r in range(rows):
             at = dst0 + head * v_dim
             _round_row(dst[t + block + r, at : at + v_dim], out[r])
@@ -182,7 +202,7 @@ def _prefill(dst, dst0, q, q0, keys, values, length, count, t, head, window, sca
 
 @kernel
 def attention(dst, dst0, q, q0, cache, cache0, page_tokens, tables, q_lens, kv_lens, heads, kv_heads, qk_dim, v_dim,
-              scale, window, sinks, first, last):  # fmt: skip
+              scale, window, sinks, chunk, soft_cap, first, last):  # fmt: skip
     """Units first..last of a batch; a unit is one query head of one sequence, so how they are cut changes nothing.
 
     `sinks` is empty when there are none.
@@ -191,13 +211,13 @@ def attention(dst, dst0, q, q0, cache, cache0, page_tokens, tables, q_lens, kv_l
     for b in range(q_lens.size):
         queries, length = q_lens[b], kv_lens[b]
         low, high = max(first - b * heads, 0), min(last - b * heads, heads)
-        oldest = max(0, length - queries - window + 1) if window > 0 else 0
+        oldest = _oldest(length - queries, window, chunk)
         if 0 < queries <= DECODE_QUERIES and low < high:
             for n in range(queries):
                 position = length - queries + n
-                first_key = max(0, position - window + 1) if window > 0 else 0
+                first_key = _oldest(position, window, chunk)
                 _decode(dst, dst0, q, q0, cache, cache0, values_at, tables[b], page_tokens, first_key, position, t + n,
-                        low, high, group, qk_dim, v_dim, scale, sinks)  # fmt: skip
+                        low, high, group, qk_dim, v_dim, scale, sinks, soft_cap)  # fmt: skip
         elif queries > 0 and low < high:
             keys = np.empty((length - oldest, qk_dim), np.float32)
             values = np.empty((length - oldest, v_dim), np.float32)
@@ -207,6 +227,7 @@ def attention(dst, dst0, q, q0, cache, cache0, page_tokens, tables, q_lens, kv_l
                     held = head // group
                     _gather(keys, cache, cache0 + held * qk_dim, tables[b], page_tokens, oldest, length)
                     _gather(values, cache, values_at + held * v_dim, tables[b], page_tokens, oldest, length)
-                _prefill(dst, dst0, q, q0, keys, values, length, queries, t, head, window, scale, oldest, sinks)
+                _prefill(dst, dst0, q, q0, keys, values, length, queries, t, head, window, chunk, scale, oldest, sinks,
+                         soft_cap)  # fmt: skip
         t += queries
     return -1

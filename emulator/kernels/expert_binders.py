@@ -140,11 +140,14 @@ def bind_grouped_gated(i: GROUPED_GATED, memory: ArrayMemory) -> Thunk:
 @kernel_of(COMBINE)
 def bind_combine(i: COMBINE, memory: ArrayMemory) -> Thunk:
     """dst[t] = the weighted sum of a token's rows of x."""
-    dst, x, weights = floats(i, memory, i.dst, i.x, i.weights)
+    dst, x = floats(i, memory, i.dst, i.x)
     slots = operand(i, memory, i.slots)
-    arguments = (
-        dst.rows, dst.start, x.rows, x.start, dst.cols, slots.rows, slots.start, slots.cols, weights.rows, weights.start
-    )  # fmt: skip
+    given = (np.empty((0, 1), np.float32), 0)
+    if i.weights is not None:
+        weights = floats(i, memory, i.weights)[0]
+        given = (weights.rows, weights.start)
+    places = (dst.rows, dst.start, x.rows, x.start, dst.cols, slots.rows, slots.start, slots.cols)
+    arguments = (*places, *given)
 
     def run(first: int, last: int) -> int:
         return int(experts.combine(*arguments, first, last))

@@ -8,8 +8,13 @@ import numpy as np
 
 from .inline import REORDER, exp, kernel, largest, rounded, value_of
 
-SOFTMAX, SIGMOID, SELECTED_SOFTMAX = 0, 1, 2
-SCORINGS = {"softmax": SOFTMAX, "sigmoid": SIGMOID, "selected_softmax": SELECTED_SOFTMAX}
+SOFTMAX, SIGMOID, SELECTED_SOFTMAX, SELECTED_SIGMOID = 0, 1, 2, 3
+SCORINGS = {
+    "softmax": SOFTMAX,
+    "sigmoid": SIGMOID,
+    "selected_softmax": SELECTED_SOFTMAX,
+    "selected_sigmoid": SELECTED_SIGMOID,
+}
 
 
 @kernel(fastmath={"reassoc", "nsz"})
@@ -82,6 +87,9 @@ def route(ids, ids0, weights, weights0, top, logits, logits0, experts, bias, sco
             chosen[j] = scores[expert]
         if scoring == SELECTED_SOFTMAX:
             _softmax(chosen)
+        elif scoring == SELECTED_SIGMOID:
+            for j in range(top):
+                chosen[j] = one / (one + exp(-chosen[j]))
         if renormalise:
             total = np.float32(0)
             for j in range(top):
@@ -172,7 +180,10 @@ def _add_scaled(out, weight, row):
 
 @kernel
 def combine(dst, dst0, x, x0, cols, slots, slots0, top, weights, weights0, first, last):
-    """Tokens first..last: the weighted sum of their rows; returns the token whose slot is out of range, or -1."""
+    """Tokens first..last: the weighted sum of their rows (`weights` empty: each counts 1).
+
+    Returns the token whose slot is out of range, or -1.
+    """
     total = np.empty(cols, np.float32)
     for t in range(first, last):
         total[:] = np.float32(0)
@@ -181,7 +192,8 @@ def combine(dst, dst0, x, x0, cols, slots, slots0, top, weights, weights0, first
             if slot >= x.shape[0]:
                 return t
             if slot >= 0:
-                _add_scaled(total, value_of(weights[t, weights0 + j]), x[slot, x0 : x0 + cols])
+                weight = value_of(weights[t, weights0 + j]) if weights.size > 0 else np.float32(1)
+                _add_scaled(total, weight, x[slot, x0 : x0 + cols])
         out = dst[t, dst0 : dst0 + cols]
         for i in range(cols):
             out[i] = rounded(dst, total[i])

@@ -8,6 +8,7 @@ from . import (
     latent_binders,
     quantised_binders,
     recurrent_binders,
+    scaling_binders,
     tensor_binders,
     vector_binders,
 )
@@ -21,6 +22,7 @@ MODULES = (
     quantised_binders,
     expert_binders,
     recurrent_binders,
+    scaling_binders,
     dma_binders,
 )
 

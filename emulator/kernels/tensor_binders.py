@@ -122,7 +122,8 @@ def bind_attention(instruction: ATTENTION, memory: ArrayMemory) -> Thunk:
     q_lens, kv_lens = integers(i, memory, i.q_lens), integers(i, memory, i.kv_lens)
     before = (dst.rows, dst.start, q.rows, q.start, cache.rows, cache.start, page_tokens, tables, q_lens, kv_lens)
     sinks = np.empty(0, q.rows.dtype) if i.sinks is None else floats(i, memory, i.sinks)[0].flat
-    arguments = (*before, i.heads, i.kv_heads, i.qk_dim, i.v_dim, np.float32(i.scale), i.window, sinks)
+    masks = (np.float32(i.scale), i.window, sinks, i.chunk, np.float32(i.soft_cap))
+    arguments = (*before, i.heads, i.kv_heads, i.qk_dim, i.v_dim, *masks)
     units, dims = len(q_lens) * i.heads, i.qk_dim + i.v_dim
     check, kernel = attention_kernels.check_attention, attention_kernels.attention
 

@@ -147,7 +147,8 @@ def _attention_demand(work: Work, shape: AttentionShape, card: CardSpec, fixed_p
     dims = (shape.qk_dim, shape.v_dim, shape.qk_dim + shape.v_dim)
     time_ps, tensor_cycles, vector_cycles, flow_cycles, l2_bytes, waits = schedule(
         np.array(shape.q_lens, dtype=np.int64), np.array(shape.kv_lens, dtype=np.int64),
-        shape.num_heads // shape.num_kv_heads, shape.num_kv_heads, dims, shape.window,
+        shape.num_heads // shape.num_kv_heads, shape.num_kv_heads, dims,
+        (shape.window, shape.chunk, int(shape.soft_capped)),
         work.dtype.bits, hbm_ps, machine.ps_per_cycle, machine.ps_per_l2_byte, machine.core,
     )  # fmt: skip
     if card.l2 is None:
@@ -246,7 +247,7 @@ def _attention_part(
     machine = _machine(card, dtype)
     q_lens, kv_lens = (np.array(lengths, dtype=np.int64) for lengths in zip(*pairs, strict=True))
     time_ps, tensor_cycles, vector_cycles, flow_cycles, l2_bytes, waits = schedule(
-        q_lens, kv_lens, group, kv_heads, dims, 0, dtype.bits, 0.0,
+        q_lens, kv_lens, group, kv_heads, dims, (0, 0, 0), dtype.bits, 0.0,
         machine.ps_per_cycle, machine.ps_per_l2_byte, machine.core,
     )  # fmt: skip
     flow_ps = flow_cycles * machine.ps_per_cycle

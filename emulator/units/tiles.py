@@ -27,6 +27,7 @@ CORES, LOAD, OPERAND, ACCUMULATOR, MULTICAST, LANES, SYNC, EXPONENTIALS = range(
 QUERY_ROWS = 128  # rows of a query tile: the heads of one group times tokens
 KV_BLOCK = 64  # tokens of the cache a tile advances by
 SOFTMAX_OPS = 5  # lane operations a score beside its exponential: scale, maximum, subtract, sum, cast
+SOFT_CAP_OPS = 4  # and where scores are capped: divide, two for a tanh from one more exponential, multiply
 CLASSES = 8  # tiles of one sequence are counted in at most this many sizes
 
 
@@ -93,7 +94,7 @@ def search(rows, n, k, bits, out_bytes, hbm_ps, ps_per_cycle, ps_per_l2_byte, co
 
 
 @njit(cache=True)
-def _item(rows, blocks, dims, bits, core):  # type: ignore[no-untyped-def]
+def _item(rows, blocks, dims, bits, capped, core):  # type: ignore[no-untyped-def]
     """(array cycles, lane cycles, load cycles, all cycles) of `rows` query rows against `blocks` blocks of the cache.
 
     The softmax of a block waits for its scores, and its values wait for the softmax, so array and lanes take turns;
@@ -105,16 +106,19 @@ def _item(rows, blocks, dims, bits, core):  # type: ignore[no-untyped-def]
     array = _ceil(rows, core[ROWS]) * (score + value) * core[STEP] + 2 * core[FILL] + core[SLAB] * blocks
     scores = rows * tokens
     lanes = _ceil(scores * SOFTMAX_OPS, core[LANES]) + _ceil(scores, core[EXPONENTIALS])
+    if capped:
+        lanes += _ceil(scores * SOFT_CAP_OPS, core[LANES]) + _ceil(scores, core[EXPONENTIALS])
     load = _ceil(tokens * dims[2] * bits, 8 * core[LOAD])
     return array, lanes, load, max(array + lanes, load)
 
 
 @njit(cache=True)
-def _tile(start, q_len, kv_len, group, window):  # type: ignore[no-untyped-def]
-    """(rows, blocks) of the query tile that starts at row `start`: causal, and inside the window where there is one."""
+def _tile(start, q_len, kv_len, group, window, chunk):  # type: ignore[no-untyped-def]
+    """(rows, blocks) of the query tile that starts at row `start`: causal, inside window or chunk if there is one."""
     end = min(start + QUERY_ROWS, q_len * group)
     high = kv_len - q_len + (end - 1) // group + 1
-    low = max(0, kv_len - q_len + start // group + 1 - window) if window else 0
+    position = kv_len - q_len + start // group
+    low = max(0, position + 1 - window) if window else position // chunk * chunk if chunk else 0
     return end - start, _ceil(max(1, high), KV_BLOCK) - low // KV_BLOCK
 
 
@@ -149,7 +153,7 @@ def _makespan(costs, counts, longest, total, cores):  # type: ignore[no-untyped-
 
 
 @njit(cache=True)
-def _deal(q_lens, kv_lens, group, kv_heads, dims, window, bits, split, core):  # type: ignore[no-untyped-def]
+def _deal(q_lens, kv_lens, group, kv_heads, dims, limits, bits, split, core):  # type: ignore[no-untyped-def]
     """(makespan; array, lane, load and all cycles summed; blocks loaded; items), every tile's cache cut in `split`."""
     costs = np.zeros(CLASSES * q_lens.size, dtype=np.int64)
     counts = np.zeros(CLASSES * q_lens.size, dtype=np.int64)
@@ -159,10 +163,10 @@ def _deal(q_lens, kv_lens, group, kv_heads, dims, window, bits, split, core):  #
         q_len, kv_len = q_lens[sequence], kv_lens[sequence]
         tiles = _ceil(q_len * group, QUERY_ROWS)
         for tile in range(tiles):
-            rows, blocks = _tile(tile * QUERY_ROWS, q_len, kv_len, group, window)
+            rows, blocks = _tile(tile * QUERY_ROWS, q_len, kv_len, group, limits[0], limits[1])
             chunk = _ceil(blocks, split)
             pieces = _ceil(blocks, chunk) * kv_heads
-            array, lane, load, cost = _item(rows, chunk, dims, bits, core)
+            array, lane, load, cost = _item(rows, chunk, dims, bits, limits[2], core)
             arrays += array * pieces
             lanes += lane * pieces
             loads += load * pieces
@@ -186,13 +190,14 @@ def _deal(q_lens, kv_lens, group, kv_heads, dims, window, bits, split, core):  #
 
 
 @njit(cache=True)
-def schedule(q_lens, kv_lens, group, kv_heads, dims, window, bits, hbm_ps, ps_cycle, ps_l2_byte, core):  # type: ignore[no-untyped-def]
+def schedule(q_lens, kv_lens, group, kv_heads, dims, limits, bits, hbm_ps, ps_cycle, ps_l2_byte, core):  # type: ignore[no-untyped-def]
     """Attention of sequences with `q_lens` new tokens over `kv_lens` cached ones, each kv head serving `group` heads.
 
     `dims` are the elements of a key, of a value, and of what is read of the cache for both: fewer than their sum where
-    values are part of keys. The cache of every tile is cut in as many parts (powers of two) as makes the whole fastest,
-    as long as tiles are fewer than four a core. Returns (picoseconds, tensor cycles, vector cycles, flow cycles, L2
-    bytes, whether loads outlast array and lanes); the unit cycles are the makespan in proportion to what each did.
+    values are part of keys; `limits` are window, chunk, and 1 where scores are softly capped. The cache of every tile
+    is cut in as many parts (powers of two) as makes the whole fastest, as long as tiles are fewer than four a core.
+    Returns (picoseconds, tensor cycles, vector cycles, flow cycles, L2 bytes, whether loads outlast array and lanes);
+    the unit cycles are the makespan in proportion to what each did.
     """
     best = np.inf
     chosen = (0, 0, 0, 0, False)
@@ -203,7 +208,7 @@ def schedule(q_lens, kv_lens, group, kv_heads, dims, window, bits, hbm_ps, ps_cy
     split = 1
     while split <= MAX_SPLIT:
         flow, arrays, lanes, loads, total, loaded, items = _deal(
-            q_lens, kv_lens, group, kv_heads, dims, window, bits, split, core
+            q_lens, kv_lens, group, kv_heads, dims, limits, bits, split, core
         )
         l2 = (loaded * KV_BLOCK * dims[2] + rows_all * (dims[0] + v_dim)) * bits // 8
         exposed = 0

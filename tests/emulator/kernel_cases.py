@@ -20,6 +20,7 @@ from siltwin.isa.program import Binding, Block
 from siltwin.isa.quantised import DEQUANTISE, packed_types
 from siltwin.isa.recurrent import CAUSAL_CONV, GATED_DELTA
 from siltwin.isa.rows import RMS_SCALE, SIGMOID_GATE, SUM_SQUARES
+from siltwin.isa.scaling import POSITION_SCALE, RMS_UNIT, SCALE_ROUTED, SOFT_CAP
 from siltwin.isa.tensor import ATTENTION, MATMUL
 from siltwin.isa.vector import (
     ADD,
@@ -236,6 +237,8 @@ def attention_case(
     page_tokens: int = 4,
     cache_dtype: DType | None = None,
     sinks: bool = False,
+    chunk: int = 0,
+    soft_cap: float = 0.0,
 ) -> Case:
     """Pages in a random order with pages to spare, tables padded with an impossible page."""
     qk, v = dims
@@ -259,7 +262,7 @@ def attention_case(
     refs = (Ref("o"), Ref("x"), Ref("c"), Ref("t"), Ref("ql"), Ref("kl"))
     if sinks:
         entries["s"] = (d, numbers(rng, d, heads))
-    last = (window, Ref("s") if sinks else None)
+    last = (window, Ref("s") if sinks else None, chunk, soft_cap)
     instruction = ATTENTION(*refs, "q", "kv", heads, kv_heads, qk, v, qk**-0.5, *last)
     extents = {"q": tuple(q_lens), "kv": tuple(kv_lens)}
     return build(instruction, entries, fp32_ulps=32, extents=extents)
@@ -295,7 +298,9 @@ def latent(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
 
 
 def attention(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
-    return attention_case(rng, d, [m, 1, 0, 3], [m + n, n, 0, 3], window=(m % 2) * (n // 2 + 1), sinks=n % 4 == 0)
+    window, chunk = (0, n // 2 + 1) if m % 4 == 1 else ((m % 2) * (n // 2 + 1), 0)
+    limits = {"window": window, "chunk": chunk, "soft_cap": 1.5 * (m % 3 == 0)}
+    return attention_case(rng, d, [m, 1, 0, 3], [m + n, n, 0, 3], sinks=n % 4 == 0, **limits)
 
 
 def sum_squares(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
@@ -317,8 +322,8 @@ def sigmoid_gate(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
 
 def route(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
     experts, top = 4 * (1 + n // 4), 1 + n % 3
-    scoring: Any = ("softmax", "sigmoid", "selected_softmax")[m % 3]
-    groups = 1 if scoring == "selected_softmax" or n % 2 else 2
+    scoring: Any = ("softmax", "sigmoid", "selected_softmax", "selected_sigmoid")[m % 4]
+    groups = 1 if scoring.startswith("selected") or n % 2 else 2
     parts = 1 + m % 2
     entries = {
         "i": (INT32, np.zeros((m, top), np.int32)),
@@ -387,7 +392,33 @@ def combine(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
         "s": (INT32, slots),
         "w": (FP32, numbers(rng, FP32, m, 3)),
     }
-    return build(COMBINE(Ref("o"), Ref("x"), Ref("s"), Ref("w"), "e", 0, 2), entries, fp32_ulps=16)
+    weights = Ref("w") if m % 3 else None
+    return build(COMBINE(Ref("o"), Ref("x"), Ref("s"), weights, "e", 0, 2), entries, fp32_ulps=16)
+
+
+def scale_routed(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    slots = rng.permutation(6 * m)[: 3 * m].reshape(m, 3).astype(np.int32)
+    slots[slots >= 3 * m] = -1
+    entries = {
+        "x": (d, numbers(rng, d, 3 * m, n)),
+        "s": (INT32, slots),
+        "w": (FP32, numbers(rng, FP32, m, 3)),
+    }
+    return build(SCALE_ROUTED(Ref("x"), Ref("s"), Ref("w"), "e", 0, 2), entries, exact=True)
+
+
+def rms_unit(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    entries = {name: (d, numbers(rng, d, m, 3 * n)) for name in "ox"}
+    return build(RMS_UNIT(Ref("o"), Ref("x"), n if m % 2 else 3 * n, 1e-5), entries)
+
+
+def position_scale(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    entries = {"x": (d, numbers(rng, d, m, n)), "p": (INT32, rng.integers(0, 100_000, m).astype(np.int32))}
+    return build(POSITION_SCALE(Ref("x"), Ref("p"), 8.0 * n, 0.3), entries)
+
+
+def soft_cap(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    return build(SOFT_CAP(Ref("o"), Ref("x"), 0.7 * n), {name: (d, numbers(rng, d, m, n)) for name in "ox"})
 
 
 def sequences(rng: np.random.Generator, m: int, n: int) -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:
@@ -477,6 +508,10 @@ CASES: dict[str, Callable[[np.random.Generator, DType, int, int], Case]] = {
     "grouped_matmul": grouped_matmul,
     "grouped_gated": grouped_gated,
     "combine": combine,
+    "scale_routed": scale_routed,
+    "rms_unit": rms_unit,
+    "position_scale": position_scale,
+    "soft_cap": soft_cap,
     "add": add,
     "scale": scale,
     "softmax": softmax,

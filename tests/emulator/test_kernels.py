@@ -113,6 +113,10 @@ def test_large_matmul_in_tiles_equals_meaning() -> None:
         ([1, 20], [40, 41], {"cache_dtype": BF16}),
         ([1, 20], [40, 41], {"cache_dtype": FP16, "dims": (5, 16)}),
         ([0, 0], [7, 0], {}),
+        ([300, 1, 2], [300, 900, 31], {"chunk": 256, "page_tokens": 16}),
+        ([140, 3], [1200, 700], {"chunk": 37, "soft_cap": 2.5}),
+        ([2, 30], [41, 41], {"chunk": 1, "sinks": True}),
+        ([2, 600], [41, 600], {"soft_cap": 0.3, "sinks": True, "window": 50}),
     ],
 )
 @pytest.mark.parametrize("dtype", [FP32, BF16], ids=str)

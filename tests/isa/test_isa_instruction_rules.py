@@ -12,7 +12,7 @@ LEGAL: dict[str, tuple[str, str]] = {
     "matmul": ("dst=%d a=%a w=%w bias=%b", "d: bf16[t, 8]; a: bf16[t, 4]; w: bf16[8, 4]; b: fp32[8]"),
     "attention": (
         "dst=%d q=%q cache=%c tables=%p q_lens=%l kv_lens=%k q_extent=q_lens kv_extent=kv_lens heads=4 kv_heads=2 "
-        "qk_dim=8 v_dim=4 scale=0.5 window=0 sinks=%s",
+        "qk_dim=8 v_dim=4 scale=0.5 window=0 sinks=%s chunk=0 soft_cap=0.0",
         "d: bf16[t, 16]; q: bf16[t, 32]; c: bf16[9, 16, 24]; p: int32[n, 3]; l: int32[n]; k: int32[n]; s: fp32[4]",
     ),
     "latent_attention": (
@@ -71,6 +71,13 @@ LEGAL: dict[str, tuple[str, str]] = {
         "dst=%d codes=%c scales=%s scheme=int4_g32",
         "d: bf16[6, 70]; c: uint8[6, 35]; s: bf16[6, 3]",
     ),
+    "rms_unit": ("dst=%d x=%x run=4 eps=1e-06", "d: bf16[t, 8]; x: bf16[t, 8]"),
+    "position_scale": ("x=%x positions=%p step=8.0 strength=0.1", "x: bf16[t, 8]; p: int32[t]"),
+    "soft_cap": ("dst=%d x=%x cap=30.0", "d: bf16[t, 8]; x: fp32[t, 8]"),
+    "scale_routed": (
+        "x=%x slots=%s weights=%w extent=q_lens at=0 experts=2",
+        "x: bf16[n, 8]; s: int32[t, 3]; w: fp32[t, 3]",
+    ),
     "sigmoid_gate": ("dst=%d x=%x gate=%g", "d: bf16[t, 8]; x: bf16[t, 8]; g: bf16[t, 1]"),
     "route": (
         "ids=%i weights=%w counts=%c logits=%l bias=%b extent=q_lens parts=2 scoring=sigmoid groups=4 top_groups=2 "
@@ -127,6 +134,25 @@ BROKEN: list[tuple[str, str, str]] = [  # mnemonic, "what was -> what stands ins
     ("attention", "s: fp32[4] -> s: fp32[2]", "sinks is fp32.2., must be .4."),
     ("attention", "s: fp32[4] -> s: int32[4]", "%s is int32.*must hold floats"),
     ("attention", "window=0 -> window=-1", "window must be 0 .none. or more"),
+    ("attention", "chunk=0 -> chunk=-1", "chunk must be 0 .none. or more"),
+    ("attention", "soft_cap=0.0 -> soft_cap=-1.0", "soft_cap must be 0 .none. or more"),
+    ("attention", "window=0 -> window=4; chunk=0 -> chunk=4", "window and chunk exclude each other"),
+    ("rms_unit", "run=4 -> run=3", "run=3 must divide the rows"),
+    ("rms_unit", "run=4 -> run=0", "run=0 must divide the rows"),
+    ("rms_unit", "eps=1e-06 -> eps=-1.0", "eps must be 0 or more"),
+    ("rms_unit", "d: bf16[t, 8] -> d: bf16[t, 4]", "they must have one shape"),
+    ("position_scale", "p: int32[t] -> p: int64[t]", "positions is int64.*must be int32"),
+    ("position_scale", "p: int32[t] -> p: int32[n]", "positions is int32.n., must be"),
+    ("position_scale", "x: bf16[t, 8] -> x: int8[t, 8]", "%x is int8.*must hold floats"),
+    ("position_scale", "x: bf16[t, 8] -> x: bf16[t, 2, 4]", "x is .*must be .tokens, columns."),
+    ("position_scale", "step=8.0 -> step=0.0", "step must be above 0"),
+    ("soft_cap", "cap=30.0 -> cap=0.0", "cap must be above 0"),
+    ("soft_cap", "x: fp32[t, 8] -> x: fp32[t, 9]", "they must have one shape"),
+    ("scale_routed", "w: fp32[t, 3] -> w: fp32[t, 2]", "must be .tokens, chosen."),
+    ("scale_routed", "s: int32[t, 3] -> s: int64[t, 3]", "slots is int64.*must be int32"),
+    ("scale_routed", "x: bf16[n, 8] -> x: bf16[n]", "x is .*must be .rows, columns."),
+    ("scale_routed", "x: bf16[n, 8] -> x: int32[n, 8]", "%x is int32.*must hold floats"),
+    ("scale_routed", "experts=2 -> experts=0", "experts 1 or more"),
     ("attention", "q: bf16[t, 32] -> q: bf16[t, 31]", "q is .*must be .tokens, 32."),
     ("attention", "q: bf16[t, 32] -> q: bf16[t, 1, 32]", "q is .*must be .tokens, 32."),
     ("attention", "d: bf16[t, 16] -> d: bf16[t, 32]", "dst is .*must be"),

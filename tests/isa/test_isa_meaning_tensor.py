@@ -62,9 +62,11 @@ class Case:
     def __init__(
         self, lengths: list[tuple[int, int]], heads: int = 4, kv_heads: int = 2, dims: tuple[int, int] = (8, 6),
         window: int = 0, page: int = 4, dtype: str = "fp32", kv_dtype: str = "fp32", seed: int = 0,
+        chunk: int = 0, soft_cap: float = 0.0,
     ) -> None:  # fmt: skip
         self.lengths, self.heads, self.kv_heads, self.dims, self.window = lengths, heads, kv_heads, dims, window
         self.page, self.dtype, self.kv_dtype, rng = page, dtype, kv_dtype, RNG(seed)
+        self.chunk, self.soft_cap = chunk, soft_cap
         need = [-(-kv // page) for _, kv in lengths]
         free = rng.permutation(sum(need) + 3)
         self.row = kv_heads * sum(dims)
@@ -84,7 +86,7 @@ class Case:
         result: dict[str, np.ndarray] = bench.run(
             "attention dst=%d q=%q cache=%c tables=%p q_lens=%l kv_lens=%k q_extent=q_lens kv_extent=kv_lens "
             f"heads={self.heads} kv_heads={self.kv_heads} qk_dim={self.dims[0]} v_dim={self.dims[1]} "
-            f"scale=0.3 window={self.window} sinks=-",
+            f"scale=0.3 window={self.window} sinks=- chunk={self.chunk} soft_cap={self.soft_cap}",
             values | changes.get("values", {}),
             extents | changes.get("extents", {}),
             d=f"{self.dtype}[t, {self.heads * self.dims[1]}]",
@@ -109,16 +111,27 @@ class Case:
             x = torch.from_numpy(q[start : start + queries].astype(np.float64)).reshape(
                 queries, self.heads, self.dims[0]
             )
-            mask = torch.zeros(queries, length, dtype=torch.bool)
-            for row in range(queries):
-                at = length - queries + row
-                mask[row, max(0, at - self.window + 1) if self.window else 0 : at + 1] = True
-            out = torch.nn.functional.scaled_dot_product_attention(
-                *(part.transpose(0, 1)[None] for part in (x, k, v)), attn_mask=mask, scale=0.3, enable_gqa=True
-            )
+            parts = [part.transpose(0, 1)[None] for part in (x, k, v)]
+            out = self._attend(torch, *parts, self._mask(torch, queries, length))
             outs.append(out[0].transpose(0, 1).reshape(queries, self.heads * self.dims[1]).numpy())
             start += queries
         return np.concatenate(outs)
+
+    def _mask(self, torch: Any, queries: int, length: int) -> Any:
+        mask = torch.zeros(queries, length, dtype=torch.bool)
+        for row in range(queries):
+            at = length - queries + row
+            first = max(0, at - self.window + 1) if self.window else 0
+            mask[row, at - at % self.chunk if self.chunk else first : at + 1] = True
+        return mask
+
+    def _attend(self, torch: Any, q: Any, k: Any, v: Any, mask: Any) -> Any:
+        if not self.soft_cap:
+            attend = torch.nn.functional.scaled_dot_product_attention
+            return attend(q, k, v, attn_mask=mask, scale=0.3, enable_gqa=True)
+        k, v = (part.repeat_interleave(self.heads // self.kv_heads, dim=1) for part in (k, v))
+        scores = torch.tanh(q @ k.transpose(2, 3) * 0.3 / self.soft_cap) * self.soft_cap
+        return torch.nan_to_num(torch.softmax(scores.masked_fill(~mask, -torch.inf), dim=-1)) @ v
 
     def agrees(self, bench: Any, torch: Any, tolerance: float) -> None:
         out = self.run(bench)
@@ -138,6 +151,9 @@ class Case:
         Case([(0, 4), (2, 3), (0, 0)]),
         Case([(9, 9), (1, 13)], window=3),
         Case([(4, 12)], window=64),
+        Case([(9, 9), (1, 13), (4, 12)], chunk=4),
+        Case([(9, 9), (1, 13)], soft_cap=0.4),
+        Case([(6, 11)], soft_cap=2.0, window=3),
         Case([(5, 5)], heads=6, kv_heads=1),
         Case([(5, 7)], heads=3, kv_heads=3, dims=(4, 12)),
         Case([(5, 21)], page=1),

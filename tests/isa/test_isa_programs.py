@@ -23,7 +23,7 @@ EXAMPLES = {
     "matmul": ("dst=%d a=%a w=%w bias=-", "d:bf16[t,8] a:bf16[t,4] w:fp8_e4m3[8,4]"),
     "attention": (
         "dst=%d q=%q cache=%c tables=%p q_lens=%l kv_lens=%k q_extent=ql kv_extent=kl heads=4 kv_heads=2 qk_dim=8 "
-        "v_dim=4 scale=0.3535533905932738 window=0 sinks=%s",
+        "v_dim=4 scale=0.3535533905932738 window=0 sinks=%s chunk=0 soft_cap=0.0",
         "d:bf16[t,16] q:bf16[t,32] c:bf16[9,16,24] p:int32[n,3] l:int32[n] k:int32[n] s:fp32[4]",
     ),
     "latent_attention": (
@@ -78,6 +78,13 @@ EXAMPLES = {
         "d:bf16[t,8] x:bf16[t,8] s:fp32[t,1] w:bf16[8]",
     ),
     "dequantise": ("dst=%d codes=%c scales=%s scheme=int4_g32", "d:bf16[6,70] c:uint8[6,35] s:bf16[6,3]"),
+    "rms_unit": ("dst=%d x=%x run=4 eps=1e-06", "d:bf16[t,8] x:bf16[t,8]"),
+    "position_scale": ("x=%x positions=%p step=8.0 strength=0.1", "x:bf16[t,8] p:int32[t]"),
+    "soft_cap": ("dst=%d x=%x cap=30.0", "d:bf16[t,8] x:fp32[t,8]"),
+    "scale_routed": (
+        "x=%x slots=%s weights=%w extent=ql at=0 experts=2",
+        "x:bf16[n,8] s:int32[t,3] w:fp32[t,3]",
+    ),
     "sigmoid_gate": ("dst=%d x=%x gate=%g", "d:bf16[t,8] x:bf16[t,8] g:bf16[t,1]"),
     "route": (
         "ids=%i weights=%w counts=%c logits=%l bias=%b extent=used parts=2 scoring=sigmoid groups=4 top_groups=2 "

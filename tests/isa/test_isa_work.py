@@ -46,12 +46,12 @@ def test_leading_dimensions_of_a_matmul_are_rows(bench: Any) -> None:
     assert work.shape == MatmulShape(6, 8, 4) and work.ops == 2 * 6 * 8 * 4
 
 
-def attention(bench: Any, q_lens: tuple[int, ...], kv_lens: tuple[int, ...], window: int = 0) -> Work:
+def attention(bench: Any, q_lens: tuple[int, ...], kv_lens: tuple[int, ...], window: int = 0, chunk: int = 0) -> Work:
     """8 heads over 2, keys of 16 and values of 4 in bf16: a cache row is 2 * (16 + 4) * 2 = 80 bytes."""
     extents = {"t": (sum(q_lens),), "n": (len(q_lens),), "q_lens": q_lens, "kv_lens": kv_lens}
     result: Work = bench.work(
         "attention dst=%d q=%q cache=%c tables=%p q_lens=%l kv_lens=%k q_extent=q_lens kv_extent=kv_lens "
-        f"heads=8 kv_heads=2 qk_dim=16 v_dim=4 scale=0.25 window={window} sinks=-",
+        f"heads=8 kv_heads=2 qk_dim=16 v_dim=4 scale=0.25 window={window} sinks=- chunk={chunk} soft_cap=0.0",
         extents=extents,
         d="bf16[t, 32]",
         q="bf16[t, 128]",
@@ -95,10 +95,13 @@ LENGTHS = st.integers(1, 40).flatmap(lambda kv: st.tuples(st.integers(0, kv), st
 
 
 @settings(max_examples=150, deadline=None)
-@given(lengths=st.lists(LENGTHS, min_size=1, max_size=3), window=st.integers(0, 50))
-def test_attention_counts_what_its_mask_lets_through(bench: Any, lengths: list[tuple[int, int]], window: int) -> None:
-    masks = [causal_mask(q, kv, window) for q, kv in lengths]
-    work = attention(bench, tuple(q for q, _ in lengths), tuple(kv for _, kv in lengths), window)
+@given(lengths=st.lists(LENGTHS, min_size=1, max_size=3), window=st.integers(0, 50), chunked=st.booleans())
+def test_attention_counts_what_its_mask_lets_through(
+    bench: Any, lengths: list[tuple[int, int]], window: int, chunked: bool
+) -> None:
+    limits = (0, window) if chunked else (window, 0)
+    masks = [causal_mask(q, kv, *limits) for q, kv in lengths]
+    work = attention(bench, tuple(q for q, _ in lengths), tuple(kv for _, kv in lengths), *limits)
     assert work.ops == 2 * 8 * 20 * sum(int(mask.sum()) for mask in masks)
     seen = sum(int(mask.any(axis=0).sum()) for mask in masks)
     assert work.read_bytes == sum(q for q, _ in lengths) * 256 + seen * 80
@@ -110,6 +113,12 @@ def test_the_mask_is_causal_and_as_wide_as_its_window(queries: int, before: int,
     for row, position in enumerate(range(before, before + queries)):
         first = max(0, position - window + 1) if window else 0
         assert np.flatnonzero(mask[row]).tolist() == list(range(first, position + 1))
+
+
+def test_chunks_start_anew_at_their_multiples() -> None:
+    """Chunks of 3: the query at position 5 sees 3, 4 and 5, the one at 6 itself alone."""
+    mask = causal_mask(3, 8, 0, 3)
+    assert [np.flatnonzero(row).tolist() for row in mask] == [[3, 4, 5], [6], [6, 7]]
 
 
 @pytest.mark.parametrize(
