@@ -7,11 +7,11 @@ from collections.abc import Callable, Hashable, Sequence
 
 from ..isa.errors import ProgramError
 from .choosing import Choose, default_choice
-from .payload_binding import BoundProgram, CardImage, bind_program
+from .payload_binding import BoundProgram, CardImage, Inspect, Site, bind_program
 from .payload_exchange import Exchange
 from .payload_link import LinkOp
 
-__all__ = ["CardImage", "OnCall", "Payload"]
+__all__ = ["CardImage", "Inspect", "OnCall", "Payload", "Site"]
 OnCall = Callable[[int, int], None]
 Extents = dict[int, dict[str, tuple[int, ...]]]  # by rank and name
 
@@ -66,11 +66,18 @@ class Payload:
 
     `choose(collective, group size, ranks, bytes)` gives the algorithm that a collective's bytes and sums follow, as it
     does for a Cluster. `debug` fills the
-    locals with NaN (integers with a huge number) when a call starts and checks what every instruction wrote.
+    locals with NaN (integers with a huge number) when a call starts and checks what every instruction wrote. `inspect`
+    is asked at binding, of every instruction, what is to run whenever it has ended.
     """
 
-    def __init__(self, choose: Choose = default_choice, debug: bool = False, max_bound: int = 128) -> None:
-        self.choose, self.debug, self.max_bound = choose, debug, max_bound
+    def __init__(
+        self,
+        choose: Choose = default_choice,
+        debug: bool = False,
+        max_bound: int = 128,
+        inspect: Inspect | None = None,
+    ) -> None:
+        self.choose, self.debug, self.max_bound, self.inspect = choose, debug, max_bound, inspect
         self._bound: OrderedDict[Hashable, tuple[CardImage, BoundProgram]] = OrderedDict()
 
     def run(self, cards: Sequence[CardImage], on_call: OnCall | None = None) -> Extents:
@@ -110,7 +117,7 @@ class Payload:
         key = image.key()
         held = self._bound.get(key)
         if held is None:
-            bound = bind_program(image, debug=self.debug)
+            bound = bind_program(image, self.debug, self.inspect)
             held = self._bound[key] = (image, bound)  # the image keeps alive the objects whose ids are in the key
             while len(self._bound) > self.max_bound:
                 self._bound.popitem(last=False)

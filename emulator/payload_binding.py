@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,6 +62,21 @@ class CardImage:
 
 
 @dataclass(frozen=True, eq=False)
+class Site:
+    """One instruction of one call on one card, bound to its memory."""
+
+    image: CardImage
+    call: int
+    block: Block
+    position: int
+    instruction: Instruction
+    memory: ArrayMemory
+
+
+Inspect = Callable[[Site], Thunk | None]  # at binding: what is to run whenever the instruction has ended
+
+
+@dataclass(frozen=True, eq=False)
 class Segment:
     """Thunks of one call that need no other card, then perhaps a link instruction that does.
 
@@ -87,7 +102,7 @@ class BoundProgram:
     written: Mapping[str, Array]
 
 
-def bind_program(image: CardImage, debug: bool = False) -> BoundProgram:
+def bind_program(image: CardImage, debug: bool = False, inspect: Inspect | None = None) -> BoundProgram:
     """Bind every instruction of every call; ProgramError for arrays, offsets or groups that do not fit."""
     program = image.program
     segments: list[Segment] = []
@@ -101,9 +116,14 @@ def bind_program(image: CardImage, debug: bool = False) -> BoundProgram:
             names = _call_arrays(image, block, call)
             memory = ArrayMemory(block, program.group_sizes, image.binding, names, program.extents_of(call))
             memory.written = written
-            items = list(_items(image, block, memory, halted, where, debug))
-            if debug:
-                items.insert(0, _unset_locals(block, names))
+            items: list[Thunk | LinkOp] = [_unset_locals(block, names)] if debug else []
+            for position, issue in enumerate(block.body):
+                site = Site(image, index, block, position, issue.instruction, memory)
+                items += _items(site, issue.queue, halted, where)
+                if debug:
+                    items += _checks(issue.instruction, memory)
+                if inspect is not None and (seen := inspect(site)) is not None:
+                    items.append(seen)
             segments += _cut(items, index, where)
     except ProgramError as error:
         raise ProgramError(f"card {image.rank}, program {program.name}, {where}: {error}") from error
@@ -144,24 +164,19 @@ def _call_arrays(image: CardImage, block: Block, call: Call) -> dict[str, Array]
     return names
 
 
-def _items(
-    image: CardImage, block: Block, memory: ArrayMemory, halted: set[str], where: str, debug: bool
-) -> Iterator[Thunk | LinkOp]:
-    """A thunk or a link operation for every instruction that does something, and its check in debug."""
-    for issue in block.body:
-        instruction = issue.instruction
-        if issue.queue in halted:
-            continue
-        if isinstance(instruction, HALT):
-            halted.add(issue.queue)
-        elif instruction.unit is Unit.LINK:
-            yield link_op(image.rank, instruction, memory, image.groups, where)
-        elif instruction.unit is not Unit.CONTROL:
-            if instruction.mnemonic not in KERNELS:
-                raise ProgramError(f"{instruction.mnemonic} has no kernel (in: {instruction})")
-            yield KERNELS[instruction.mnemonic](instruction, memory)
-        if debug:
-            yield from _checks(instruction, memory)
+def _items(site: Site, queue: str, halted: set[str], where: str) -> Iterator[Thunk | LinkOp]:
+    """The thunk or the link operation of an instruction, if it does something."""
+    instruction, memory = site.instruction, site.memory
+    if queue in halted:
+        return
+    if isinstance(instruction, HALT):
+        halted.add(queue)
+    elif instruction.unit is Unit.LINK:
+        yield link_op(site.image.rank, instruction, memory, site.image.groups, where)
+    elif instruction.unit is not Unit.CONTROL:
+        if instruction.mnemonic not in KERNELS:
+            raise ProgramError(f"{instruction.mnemonic} has no kernel (in: {instruction})")
+        yield KERNELS[instruction.mnemonic](instruction, memory)
 
 
 def _cut(items: list[Thunk | LinkOp], call: int, where: str) -> Iterator[Segment]:

@@ -10,7 +10,7 @@ from types import MappingProxyType
 import numpy as np
 
 from ..emulator.choosing import Choose, default_choice
-from ..emulator.payload import CardImage, Payload
+from ..emulator.payload import CardImage, Inspect, Payload
 from ..isa.dtype import DType, decode, encode
 from ..isa.instruction import Array
 from ..isa.program import Binding, Buffer, Space
@@ -84,10 +84,11 @@ class Numbers:
         seed: int = 0,
         debug: bool = False,
         choose: Choose = default_choice,
+        inspect: Inspect | None = None,
     ) -> None:
         refuse_beyond_host(plan)
         self.plan, self.checkpoint, self.seed = plan, checkpoint, seed
-        self.payload = Payload(choose, debug=debug)
+        self.payload = Payload(choose, debug=debug, inspect=inspect)
         self._resident: dict[int, dict[str, Array]] = {rank: self._load(rank) for rank in range(plan.layout.cards)}
         self._arenas = {
             rank: np.zeros(max(plan.lowered(rank, head).arena.num_bytes for head in (True, False)), np.uint8)

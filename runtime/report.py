@@ -177,6 +177,25 @@ class StepReport(Part):
     bounds: Bounds
 
 
+class NotFinite(Part):
+    """Where a number first left the finite range: in which step, on which card, by which instruction of which layer.
+
+    `head` and `expert` are null where the operand has none; `request` and `position` name the token whose row it is;
+    `elements` of the operand were not finite.
+    """
+
+    value: Literal["nan", "inf", "-inf"]
+    step: Count
+    card: Count
+    layer: str
+    instruction: str
+    head: str | None
+    expert: Count | None
+    request: Count | None
+    position: Count | None
+    elements: Count
+
+
 class UnitUse(Part):
     """Use of one unit: union of its spans; demanded unit time over elapsed; demanded cycles where it has a clock."""
 
@@ -362,6 +381,7 @@ class Report(JobDocument):
     warnings: tuple[str, ...]
     not_modelled: tuple[str, ...]
     oom: OomReport | None = None
+    not_finite: NotFinite | None = None
     host: HostReport
 
     def evidence_for(self, figure: str) -> EvidenceReport | None:

@@ -25,6 +25,7 @@ from .rests_on import refuse_weak
 from .routing import EVEN, Counts, Routing, even, has_experts, step_routing
 from .scheduler import Request, Scheduler, Step
 from .summary import evidence_of, summarise
+from .watch import Watch
 
 Progress = Callable[[int, int | None, str], None]  # (steps done, steps in all if known, what is going on)
 
@@ -57,6 +58,7 @@ class RunState:
     memory: JobMemory
     requests: list[Request]
     routing: Routing
+    watch: Watch
     records: list[StepRecord] = field(default_factory=list)
     first_token_ps: dict[int, int] = field(default_factory=dict)
     last_token_ps: dict[int, int] = field(default_factory=dict)
@@ -129,7 +131,7 @@ def start_run(prepared: Prepared, routing: Routing | None = None) -> RunState:
         placement=prepared.placement,
     )
     memory = plan.memory(range(plan.layout.cards))
-    return RunState(prepared, cluster, memory, prepared.requests(), routing or even(prepared.job.seed))
+    return RunState(prepared, cluster, memory, prepared.requests(), routing or even(prepared.job.seed), Watch(plan))
 
 
 def _run(state: RunState, say: Progress) -> None:
@@ -138,7 +140,7 @@ def _run(state: RunState, say: Progress) -> None:
     begun = time.perf_counter()
     try:
         memory.load(0)
-        numbers = _numbers(prepared) if prepared.job.payload else None
+        numbers = _numbers(prepared, state.watch) if prepared.job.payload else None
         for request in state.requests:
             memory.grow_to(request, request.cached_len, 0)
         if numbers is not None:
@@ -154,8 +156,9 @@ def _run(state: RunState, say: Progress) -> None:
         memory.unload(now)
 
 
-def _numbers(prepared: Prepared) -> Numbers:
-    return Numbers(prepared.plan, prepared.checkpoint, prepared.job.seed, choose=prepared.choose)
+def _numbers(prepared: Prepared, watch: Watch) -> Numbers:
+    seed, choose = prepared.job.seed, prepared.choose
+    return Numbers(prepared.plan, prepared.checkpoint, seed, choose=choose, inspect=watch.inspect)
 
 
 def _steps(state: RunState, numbers: Numbers | None, say: Progress) -> None:
@@ -166,6 +169,7 @@ def _steps(state: RunState, numbers: Numbers | None, say: Progress) -> None:
         say(step.index, max(expected, step.index + 1), f"step {step.index}, {step.kind}")
         state.memory.begin(step, requests, now_ps(state.cluster.env))
         result = numbers.run(step, requests, state.memory.pool) if numbers else None
+        state.watch.ended(step)
         if result is not None and not np.isfinite(result.logits).all():
             state.not_finite.append(step.index)
         record = time_step(state, step, result.routed if result else None)

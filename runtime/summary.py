@@ -38,6 +38,7 @@ from .report import (
     UnitUse,
 )
 from .rests_on import evidence_reports, user_set
+from .watch import describe
 
 if TYPE_CHECKING:
     from .run import RunState, StepRecord
@@ -137,6 +138,7 @@ def summarise(state: RunState, wall_s: float) -> Report:
         warnings=(*prepared.warnings, *_numbers_lost(state)),
         not_modelled=NOT_MODELLED,
         oom=_oom(state.oom, state) if state.oom else None,
+        not_finite=state.watch.found,
         host=_host(state, wall_s),
     )
 
@@ -244,12 +246,15 @@ def _totals(plan: JobPlan, requests: Sequence[RequestReport], steps: Sequence[St
 
 def _numbers_lost(state: RunState) -> Iterator[str]:
     """A warning where arithmetic overflowed, for the tokens that were picked then mean nothing."""
+    dtype, found = state.prepared.plan.dtype.name, state.watch.found
+    where = f"; {describe(found)}" if found else ""
     if state.not_finite:
-        dtype = state.prepared.plan.dtype.name
         yield (
             f"logits of {len(state.not_finite)} steps, the first of them step {state.not_finite[0]}, hold NaN or "
-            f"infinity: numbers passed the range of {dtype}, and tokens picked from them mean nothing"
+            f"infinity: numbers passed the range of {dtype}, and tokens picked from them mean nothing{where}"
         )
+    elif found:
+        yield f"numbers passed the range of {dtype}, though the logits are finite{where}"
 
 
 def _phases(steps: Sequence[StepReport]) -> Phases:
