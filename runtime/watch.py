@@ -24,7 +24,7 @@ from .scheduler import Step
 from .watch_heads import head_of
 
 # Where all these bits are set a float is infinite or NaN, by the bits of a stored element.
-_NOT_FINITE = {
+_NOT_FINITE: dict[str, Any] = {
     "fp32": np.uint32(0x7F800000),
     "fp16": np.uint16(0x7C00),
     "bf16": np.uint16(0x7F80),
