@@ -16,7 +16,7 @@ from .prepare import Prepared, prepare
 from .reference import Reference, open_reference
 from .report import HostReport
 from .report_align import AlignReport, DriftPart
-from .scheduler import Request, Scheduler
+from .scheduler import Request
 from .summary import NOT_MODELLED, card_part, cluster_part, layout_part, model_part
 
 DEFAULT_SEQUENCES, DEFAULT_TOKENS, DEFAULT_NEW_TOKENS = 2, 24, 8
@@ -89,7 +89,7 @@ def compute(prepared: Prepared) -> tuple[Ours, list[Request]]:
     for request in requests:
         memory.grow_to(request, request.cached_len, 0)
     numbers.fill_cache(prepared.cached, requests, memory.pool)
-    scheduler = Scheduler(requests, plan.chunk_tokens)
+    scheduler = plan.scheduler(requests)
     while (step := scheduler.next_step()) is not None:
         memory.begin(step, requests, 0)
         seen: dict[int, Array] = {}

@@ -13,7 +13,7 @@ from .report import AxisReport, CollectiveReport, LinkReport
 
 
 def axis_of(layout: Layout, ranks: tuple[int, ...]) -> str:
-    """The axis of the layout along which these ranks communicate."""
+    """The axis of the layout along which these ranks communicate; axes of equal groups count as the innermost."""
     for axis, members in layout.groups(ranks[0]).items():
         if set(ranks) <= set(members):
             return axis

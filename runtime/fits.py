@@ -11,7 +11,7 @@ from .layout import legal_tp
 from .memory import JobMemory
 from .plan import JobPlan, Lengths
 from .report import Fits
-from .scheduler import Request, Scheduler
+from .scheduler import Request
 
 UNBOUNDED_BYTES = 1 << 62
 MOST_SEQUENCES = 1 << 16
@@ -33,7 +33,7 @@ def replay(plan: JobPlan, memory: JobMemory) -> None:
     What the last step leaves is not freed: nothing is allocated after it.
     """
     requests = plan.requests()
-    scheduler = Scheduler(requests, plan.chunk_tokens)
+    scheduler = plan.scheduler(requests)
     memory.load(0)
     for request in requests:
         memory.grow_to(request, request.cached_len, 0)
@@ -146,8 +146,9 @@ def smallest_hbm(plan: JobPlan) -> int:
 
 def smallest_tp(plan: JobPlan) -> int | None:
     """The smallest legal tensor-parallel degree with which the job fits on such cards; None when none does."""
-    for degree in legal_tp(plan.graph, plan.layout.ep):
-        candidate = replace(plan, layout=replace(plan.layout, tp=degree))
+    layout = plan.layout
+    for degree in legal_tp(plan.graph, layout.ep, layout.holders, layout.given_etp):
+        candidate = replace(plan, layout=layout.with_tp(degree))
         try:
             if fits(candidate):
                 return degree

@@ -6,6 +6,7 @@ import os
 
 from ..isa.errors import ConfigError
 from ..isa.program import Space
+from .lowering.stage import STATES
 from .plan import JobPlan
 
 
@@ -22,11 +23,11 @@ def payload_bytes(plan: JobPlan) -> int:
 
     A table's memory is touched only as far as the job reaches.
     """
-    pages = plan.largest.extents["pages"][0]
+    pages, states = (plan.largest.extents[name][0] for name in ("pages", STATES))
     feet = [plan.footprint(rank) for rank in range(plan.layout.cards)]
     return sum(
         foot.page_bytes * pages
-        + foot.state_bytes * len(plan.sequences)
+        + foot.state_bytes * states
         + sum(item.num_bytes for item in foot.static if item.tag != Space.TABLE.value)
         for foot in feet
     )

@@ -12,8 +12,8 @@ PAGE_TOKENS = 16
 class PagePool:
     """Logical pages of `page_tokens` tokens, handed out on demand, lowest number first.
 
-    Every card holds its own layers' and heads' bytes of each page, so one table serves them all. A request also has one
-    slot, the row of its fixed-size states in layers that have such.
+    Every card of a holder has its own layers' and heads' bytes of each page, so one table serves them all. A request
+    also has one slot, the row of its fixed-size states in layers that have such.
     """
 
     page_tokens: int = PAGE_TOKENS
@@ -59,3 +59,13 @@ class PagePool:
         """The row of the pool that holds a position of a request."""
         page, row = divmod(position, self.page_tokens)
         return self.tables[request][page] * self.page_tokens + row
+
+
+class PagePools:
+    """A pool for each holder of a layout: sets of cards that hold the same tokens."""
+
+    def __init__(self, holders: int, page_tokens: int = PAGE_TOKENS) -> None:
+        self._pools = tuple(PagePool(page_tokens) for _ in range(holders))
+
+    def __getitem__(self, holder: int) -> PagePool:
+        return self._pools[holder]

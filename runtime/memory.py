@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from ..emulator.hbm import Allocation, Hbm, OutOfMemory
 from ..isa.instruction import elements
 from ..isa.program import Binding, Buffer, Program, Space
-from .kv_cache import PagePool
+from .kv_cache import PagePools
+from .layout import Layout
 from .scheduler import Request, Step
 
 KV_TAG = Space.KV.value
@@ -79,8 +80,13 @@ def weight_bytes(program: Program) -> int:
 class JobMemory:
     """The HBM of every card through a job: the one path that runs, budgets and limits all allocate by."""
 
-    def __init__(self, footprints: Sequence[Footprint], capacities: Mapping[int, Hbm], pool: PagePool) -> None:
-        self.footprints, self.hbm, self.pool = footprints, capacities, pool
+    def __init__(
+        self, footprints: Sequence[Footprint], capacities: Mapping[int, Hbm], pool: PagePools, layout: Layout
+    ) -> None:
+        self.footprints, self.hbm, self.pool, self.layout = footprints, capacities, pool, layout
+        self._of_holder: dict[int, list[Footprint]] = {holder: [] for holder in range(layout.holders)}
+        for footprint in footprints:
+            self._of_holder[layout.holder_of(footprint.rank)].append(footprint)
         self._static: dict[int, list[Allocation]] = {footprint.rank: [] for footprint in footprints}
         self._pages: dict[tuple[int, int], list[Allocation]] = {}
         self._has_states = any(footprint.state_bytes for footprint in footprints)
@@ -94,17 +100,18 @@ class JobMemory:
                 )
 
     def grow_to(self, request: Request, tokens: int, now_ps: int, step: Step | None = None) -> None:
-        """Give a request the pages that `tokens` cached tokens need, on every card, and its states with the first."""
-        if self._has_states and tokens and request.index not in self.pool.slots:
-            each = {footprint.rank: footprint.state_bytes for footprint in self.footprints}
-            self._give(request, 1, each, STATE_TAG, STATE_INSTRUCTION, now_ps, step)
-            self.pool.take_slot(request.index)
-        missing = self.pool.missing(request.index, tokens)
-        if not missing:
-            return
-        each = {footprint.rank: footprint.page_bytes for footprint in self.footprints}
-        self._give(request, missing, each, KV_TAG, KV_INSTRUCTION, now_ps, step)
-        self.pool.grow(request.index, missing)
+        """Give a request the pages that `tokens` cached tokens need, and its states with the first, on its cards."""
+        for holder in self.layout.holders_of(request.index):
+            pool, own = self.pool[holder], self._of_holder[holder]
+            if self._has_states and tokens and request.index not in pool.slots:
+                each = {footprint.rank: footprint.state_bytes for footprint in own}
+                self._give(request, 1, each, STATE_TAG, STATE_INSTRUCTION, now_ps, step)
+                pool.take_slot(request.index)
+            missing = pool.missing(request.index, tokens)
+            if missing:
+                each = {footprint.rank: footprint.page_bytes for footprint in own}
+                self._give(request, missing, each, KV_TAG, KV_INSTRUCTION, now_ps, step)
+                pool.grow(request.index, missing)
 
     def _give(
         self,
@@ -116,7 +123,7 @@ class JobMemory:
         now_ps: int,
         step: Step | None,
     ) -> None:
-        """Allocate `count` times `num_bytes[rank]` for a request on every card."""
+        """Allocate `count` times `num_bytes[rank]` for a request on each of those cards."""
         for rank, size in num_bytes.items():
             try:
                 made = self._allocate(rank, count, size, f"request {request.index}", tag, now_ps, instruction)
@@ -133,11 +140,12 @@ class JobMemory:
             self.grow_to(requests[entry.request], entry.start + entry.count, now_ps, step)
 
     def release(self, request: Request, now_ps: int) -> None:
-        """Free a request's pages and states on every card."""
-        for footprint in self.footprints:
-            for page in self._pages.pop((footprint.rank, request.index), ()):
-                self.hbm[footprint.rank].free(page, now_ps)
-        self.pool.release(request.index)
+        """Free a request's pages and states on all its cards."""
+        for holder in self.layout.holders_of(request.index):
+            for footprint in self._of_holder[holder]:
+                for page in self._pages.pop((footprint.rank, request.index), ()):
+                    self.hbm[footprint.rank].free(page, now_ps)
+            self.pool[holder].release(request.index)
 
     def unload(self, now_ps: int) -> None:
         """Free all that lived through the job."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
+from itertools import chain
 
 import numpy as np
 
@@ -19,13 +19,14 @@ from ..models.blocks import Rope
 from ..models.checkpoint import Checkpoint
 from ..models.graph import rope_tables
 from ..models.rope import rope_table
+from .binding import entries_by_holder, step_bindings
 from .host import refuse_beyond_host
-from .kv_cache import PagePool
-from .lowering.stage import STATES, table_names
+from .kv_cache import PagePool, PagePools
+from .lowering.stage import table_names
 from .lowering.weights import Piece, WeightBuffer
 from .plan import JobPlan
 from .quantised_weights import quantised_piece
-from .routing import Counts, routed_extents
+from .routing import Counts
 from .scheduler import Entry, Request, Step
 
 IMAGES_KEPT = 6
@@ -33,6 +34,7 @@ _MASK = (1 << 64) - 1
 
 Requests = Sequence[Request] | Mapping[int, Request]
 Observe = Callable[[int, Array], None]  # (layer, -1 for the embedding; float32 [tokens, hidden] after it)
+Seen = defaultdict[int, dict[int, Array]]  # by layer and holder
 
 
 def sample_key(seed: int, request: int, position: int) -> int:
@@ -41,32 +43,11 @@ def sample_key(seed: int, request: int, position: int) -> int:
     return mixed - (1 << 64) if mixed >> 63 else mixed
 
 
-def step_binding(plan: JobPlan, step: Step, routed: Mapping[str, Counts] = MappingProxyType({})) -> Binding:
-    """The extents of a step; `routed` are those of its expert layers, once they are known."""
-    largest = plan.largest.extents
-    return Binding(
-        {
-            **routed_extents(plan.graph, step.tokens),
-            **routed,
-            "tokens": (step.tokens,),
-            "sequences": (len(step.entries),),
-            "rows": (plan.rows_of(step),),
-            "pages": largest["pages"],
-            "table_pages": largest["table_pages"],
-            "positions": largest["positions"],
-            STATES: largest[STATES],
-            "q_lens": tuple(entry.count for entry in step.entries),
-            "kv_lens": tuple(entry.start + entry.count for entry in step.entries),
-        },
-        {},
-    )
-
-
 @dataclass(frozen=True)
 class StepNumbers:
     """What a step computed: a token for each emitting entry, and the logits of its rows, float32 [rows, vocab].
 
-    `routed` are the extents that its expert layers wrote.
+    `routed` are the loads of its expert layers by extent, one holder after the other.
     """
 
     picked: list[int]
@@ -90,24 +71,33 @@ class Numbers:
         self.plan, self.checkpoint, self.seed = plan, checkpoint, seed
         self.payload = Payload(choose, debug=debug, inspect=inspect)
         self._resident: dict[int, dict[str, Array]] = {rank: self._load(rank) for rank in range(plan.layout.cards)}
+        layout = plan.layout
+        self.payload = Payload(choose, debug=debug, inspect=inspect, max_bound=IMAGES_KEPT * max(21, layout.cards))
+        self._constants = {twin: self._load(twin) for twin in set(plan.twins)}
+        self._resident = {rank: self._constants[plan.twins[rank]] | self._caches(rank) for rank in range(layout.cards)}
         self._arenas = {
             rank: np.zeros(max(plan.lowered(rank, head).arena.num_bytes for head in (True, False)), np.uint8)
-            for rank in range(plan.layout.cards)
+            for rank in range(layout.cards)
         }
-        self._images: OrderedDict[tuple[bool, int, int, int], list[CardImage]] = OrderedDict()
+        self._images: OrderedDict[tuple[int, ...], list[CardImage]] = OrderedDict()
 
     def _load(self, rank: int) -> dict[str, Array]:
-        """Weights, tables and caches of one rank."""
+        """Weights and tables of one rank."""
         lowered = self.plan.lowered(rank, True)
         arrays: dict[str, Array] = {}
         for weight in lowered.weights:
             arrays |= {weight.name: self._weight(weight)} if weight.scheme is None else self._packed(weight)
-        for buffer in lowered.program.buffers:
-            if buffer.space in (Space.KV, Space.STATE):
-                arrays[buffer.name] = np.zeros(self._shape(buffer, self.plan.largest), buffer.type.dtype.storage)
         for index, rope in enumerate(rope_tables(self.plan.graph)):
             arrays |= self._rope_table(rope, table_names(index), lowered.program.buffer)
         return arrays
+
+    def _caches(self, rank: int) -> dict[str, Array]:
+        """What one rank keeps of the sequences of its holder."""
+        return {
+            buffer.name: np.zeros(self._shape(buffer, self.plan.largest), buffer.type.dtype.storage)
+            for buffer in self.plan.lowered(rank, True).program.buffers
+            if buffer.space in (Space.KV, Space.STATE)
+        }
 
     def _weight(self, weight: WeightBuffer) -> Array:
         dtype = weight.type.dtype
@@ -155,14 +145,16 @@ class Numbers:
     def _shape(buffer: Buffer, binding: Binding) -> tuple[int, ...]:
         return tuple(dim if isinstance(dim, int) else binding.extents[dim][0] for dim in buffer.type.shape)
 
-    def _images_for(self, head: bool, binding: Binding) -> list[CardImage]:
-        """The cards' memory at these shapes; steps of equal shapes share it, and so the bound kernels."""
-        tokens, sequences, rows = (binding.extents[name][0] for name in ("tokens", "sequences", "rows"))
-        key = (head, tokens, sequences, rows)
+    def _images_for(self, holder: int, bindings: Sequence[Binding]) -> list[CardImage]:
+        """The memory of a holder's cards at these shapes; steps of equal shapes share it, and so the bound kernels."""
+        layout = self.plan.layout
+        ranks = layout.ranks_of(holder)
+        extents = bindings[ranks[0]].extents
+        key = (holder, *(extents[name][0] for name in ("tokens", "sequences", "rows")))
         if key not in self._images:
             shared: dict[str, Array] = {}
-            self._images[key] = [self._image(rank, head, binding, shared) for rank in self._resident]
-            if len(self._images) > IMAGES_KEPT:
+            self._images[key] = [self._image(rank, extents["rows"][0] > 0, bindings[rank], shared) for rank in ranks]
+            if len(self._images) > IMAGES_KEPT * layout.holders:
                 self._images.popitem(last=False)
         self._images.move_to_end(key)
         return self._images[key]
@@ -176,39 +168,59 @@ class Numbers:
             made = np.zeros(self._shape(buffer, binding), buffer.type.dtype.storage)
             is_input = buffer.space is Space.HOST and buffer.name != "host.picked"
             arrays[buffer.name] = shared.setdefault(buffer.name, made) if is_input else made
-        groups = self.plan.layout.groups(rank)
-        indices = {name: ranks.index(rank) for name, ranks in groups.items()}
         return CardImage(
             rank=rank,
             program=lowered.program,
             arrays=arrays,
             arena=self._arenas[rank],
             offsets=lowered.arena.offsets,
-            groups=groups,
-            binding=Binding(binding.extents, indices),
+            groups=self.plan.layout.groups(rank),
+            binding=binding,
         )
 
-    def run(self, step: Step, requests: Requests, pool: PagePool, observe: Observe | None = None) -> StepNumbers:
+    def run(self, step: Step, requests: Requests, pool: PagePools, observe: Observe | None = None) -> StepNumbers:
         """Execute a step on all cards; pages must be allocated already. `observe` sees every layer's output."""
-        binding = step_binding(self.plan, step)
-        rows = binding.extents["rows"][0]
-        images = self._images_for(rows > 0, binding)
-        host = {name: array for image in images for name, array in image.arrays.items() if name.startswith("host.")}
-        self._fill(host, step, requests, pool)
-        written = self.payload.run(images, self._tap(images, observe) if observe else None)
-        routed: dict[str, Counts] = {}
-        for extents in written.values():
-            for name, counts in extents.items():
-                assert routed.setdefault(name, counts) == counts, f"ranks route {name} differently"
-        if not rows:
-            return StepNumbers([], np.zeros((0, self.plan.graph.vocab_size), np.float32), routed)
-        last = images[self.plan.layout.rank(self.plan.layout.pp - 1, 0)]
-        picked = last.arrays["host.picked"]
-        logits = decode(last.arrays["logits"], last.program.buffer["logits"].type.dtype)
-        return StepNumbers([int(picked[row]) for row in self._emitting_rows(step)], logits, routed)
+        shares = entries_by_holder(self.plan.layout, step)
+        bindings = step_bindings(self.plan, step)
+        by_holder = [self._images_for(holder, bindings) for holder in range(len(shares))]
+        for holder, (images, entries) in enumerate(zip(by_holder, shares, strict=True)):
+            host = {name: array for image in images for name, array in image.arrays.items() if name.startswith("host.")}
+            self._fill(host, entries, requests, pool[holder])
+        images = sorted(chain.from_iterable(by_holder), key=lambda image: image.rank)
+        seen: Seen = defaultdict(dict)
+        written = self.payload.run(images, self._tap(images, seen) if observe else None)
+        if observe:
+            for layer, parts in sorted(seen.items()):
+                observe(layer, np.concatenate([parts[holder] for holder in sorted(parts)]))
+        picked, logits = self._results(images, shares)
+        return StepNumbers(picked, logits, self._routed(written))
 
-    def _tap(self, images: list[CardImage], observe: Observe) -> Callable[[int, int], None]:
-        """Called as each call ends; passes on the residual stream after the embedding and every layer."""
+    def _results(self, images: Sequence[CardImage], shares: Sequence[Sequence[Entry]]) -> tuple[list[int], Array]:
+        """The tokens picked and the logits, of each holder's rows on its last stage."""
+        layout = self.plan.layout
+        picked: list[int] = []
+        logits = [np.zeros((0, self.plan.graph.vocab_size), np.float32)]
+        for holder, entries in enumerate(shares):
+            if not self.plan.rows_of(entries):
+                continue
+            last = images[layout.rank(layout.pp - 1, 0, holder)]
+            tokens = last.arrays["host.picked"]
+            picked += [int(tokens[row]) for row in self._emitting_rows(entries)]
+            logits.append(decode(last.arrays["logits"], last.program.buffer["logits"].type.dtype))
+        return picked, np.concatenate(logits) if len(logits) > 2 else logits[-1]
+
+    def _routed(self, written: Mapping[int, Mapping[str, Counts]]) -> dict[str, Counts]:
+        """The loads that every holder's ranks wrote, one holder after the other."""
+        layout = self.plan.layout
+        found: dict[str, dict[int, Counts]] = defaultdict(dict)
+        for rank, extents in written.items():
+            for name, counts in extents.items():
+                own = found[name].setdefault(layout.holder_of(rank), counts)
+                assert own == counts, f"ranks route {name} differently"
+        return {name: tuple(chain.from_iterable(own[holder] for holder in sorted(own))) for name, own in found.items()}
+
+    def _tap(self, images: Sequence[CardImage], seen: Seen) -> Callable[[int, int], None]:
+        """Called as each call ends; keeps every holder's residual stream after the embedding and every layer."""
         layout, graph = self.plan.layout, self.plan.graph
         stages = layout.stage_layers(len(graph.layers))
 
@@ -220,11 +232,12 @@ class Numbers:
             before = blocks[:call].count("layer")
             layer = -1 if blocks[call] == "embed" else stages[layout.stage_of(rank)][before]
             x = image.arrays["x"]
-            observe(layer, decode(x, image.program.buffer["x"].type.dtype).astype(np.float32, copy=True))
+            values = decode(x, image.program.buffer["x"].type.dtype).astype(np.float32, copy=True)
+            seen[layer][layout.holder_of(rank)] = values
 
         return ended
 
-    def fill_cache(self, cached: Sequence[tuple[int, ...]], requests: Sequence[Request], pool: PagePool) -> None:
+    def fill_cache(self, cached: Sequence[tuple[int, ...]], requests: Sequence[Request], pool: PagePools) -> None:
         """Compute what stands in each request's cache before the job begins: untimed steps over its cached tokens."""
         for request, ids in zip(requests, cached, strict=True):
             before = Request(request.index, len(ids), 1, prompt=ids)
@@ -234,18 +247,18 @@ class Numbers:
                 entry = Entry(request.index, start, min(most, len(ids) - start), False)
                 self.run(Step(0, "prefill", (entry,)), known, pool)
 
-    def _emitting_rows(self, step: Step) -> list[int]:
+    def _emitting_rows(self, entries: Sequence[Entry]) -> list[int]:
         """Row of the logits that each emitting entry's token is picked from."""
         rows: list[int] = []
         row = 0
-        for entry in step.entries:
+        for entry in entries:
             row += entry.count if self.plan.all_logits else int(entry.emits)
             if entry.emits:
                 rows.append(row - 1)
         return rows
 
-    def _fill(self, host: dict[str, Array], step: Step, requests: Requests, pool: PagePool) -> None:
-        """Write the step's inputs into host memory."""
+    def _fill(self, host: dict[str, Array], entries: Sequence[Entry], requests: Requests, pool: PagePool) -> None:
+        """Write the inputs of a holder's entries into host memory."""
         ids: list[int] = []
         positions: list[int] = []
         slots: list[int] = []
@@ -253,7 +266,7 @@ class Numbers:
         keys: list[int] = []
         tables = host["host.tables"]
         tables[...] = 0
-        for index, entry in enumerate(step.entries):
+        for index, entry in enumerate(entries):
             request = requests[entry.request]
             span = range(entry.start, entry.start + entry.count)
             ids += [request.token_at(position - request.cached_len) for position in span]
@@ -270,9 +283,9 @@ class Numbers:
             "slots": slots,
             "rows": rows,
             "keys": keys,
-            "states": [pool.slots.get(entry.request, 0) for entry in step.entries],
-            "q_lens": [entry.count for entry in step.entries],
-            "kv_lens": [entry.start + entry.count for entry in step.entries],
+            "states": [pool.slots.get(entry.request, 0) for entry in entries],
+            "q_lens": [entry.count for entry in entries],
+            "kv_lens": [entry.start + entry.count for entry in entries],
         }
         for name, numbers in values.items():
             if f"host.{name}" in host:

@@ -9,9 +9,10 @@ from ..interconnect.topology import Topology
 from ..isa.errors import ConfigError
 from .layout import Layout
 
-ORDER = ("pp", "tp")  # outermost first: tensor-parallel neighbours exchange in every layer, stages once a step
+# Outermost first: tensor-parallel neighbours exchange most in every layer, stages once a step.
+ORDER = ("pp", "dp", "cp", "tp")
 PACKED = "packed"
-FORM = "write packed, an order of axes from the outermost as pp,tp, or a card for every rank as 0,1,8,9"
+FORM = "write packed, an order of axes from the outermost as pp,dp,tp, or a card for every rank as 0,1,8,9"
 
 
 def place(layout: Layout, topology: Topology, text: str | None = None) -> tuple[int, ...]:
@@ -25,7 +26,7 @@ def place(layout: Layout, topology: Topology, text: str | None = None) -> tuple[
     words = [word.strip() for word in text.split(",")] if text is not None else []
     if words and all(word.isdecimal() for word in words):
         return _named(layout, topology, words)
-    order = ORDER if text is None or words == [PACKED] else _order(words, str(text))
+    order = ORDER if text is None or words == [PACKED] else _order(layout, words, str(text))
     positions = _positions(layout, order)
     group = getattr(layout, order[-1])
     starts = None if words == [PACKED] else _starts(group, layout.cards // group, topology)
@@ -51,7 +52,8 @@ def _positions(layout: Layout, order: Sequence[str]) -> list[int]:
     """Where each rank stands in a row that counts through the axes in this order."""
     positions = []
     for rank in range(layout.cards):
-        index = {"pp": layout.stage_of(rank), "tp": layout.tp_index_of(rank)}
+        replica, share = divmod(layout.holder_of(rank), layout.cp)
+        index = {"pp": layout.stage_of(rank), "dp": replica, "cp": share, "tp": layout.tp_index_of(rank)}
         position = 0
         for axis in order:
             position = position * getattr(layout, axis) + index[axis]
@@ -59,8 +61,10 @@ def _positions(layout: Layout, order: Sequence[str]) -> list[int]:
     return positions
 
 
-def _order(words: Sequence[str], text: str) -> tuple[str, ...]:
-    if sorted(words) != sorted(ORDER):
+def _order(layout: Layout, words: Sequence[str], text: str) -> tuple[str, ...]:
+    """The axes from the outermost; those of degree 1 may be left out."""
+    needed = [axis for axis in ORDER if axis in words or getattr(layout, axis) > 1]
+    if sorted(words) != sorted(needed):
         raise ConfigError(f"--placement {text!r} is no placement; {FORM} (axes: {', '.join(ORDER)}, each once)")
     return tuple(words)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -14,15 +14,15 @@ from ..isa.instruction import split_even
 from ..isa.program import Binding
 from ..isa.work import Unit
 from ..models.blocks import DecoderLayer, Graph, Moe
-from .kv_cache import PAGE_TOKENS, PagePool
-from .layout import Layout
+from .kv_cache import PAGE_TOKENS, PagePool, PagePools
+from .layout import AXES, Layout
 from .lowering.arena import plan_arena
 from .lowering.lower import BuiltProgram, LoweredProgram, build, place
 from .lowering.passes.refuse import refuse_foreign
 from .lowering.stage import STATES, LoweringOptions, Sampling
 from .memory import Footprint, JobMemory, footprint
 from .routing import routed_extents
-from .scheduler import Request, Scheduler, Step
+from .scheduler import Entry, Request, Scheduler, Step
 
 GRANULE_BYTES = 512  # what device allocators round to
 
@@ -66,27 +66,34 @@ class JobPlan:
 
     @cached_property
     def largest(self) -> Binding:
-        """The largest extents that any step binds."""
+        """The largest extents that any step binds on any card."""
         tokens = rows = 1
         for step in self._steps_until_decode():
-            tokens, rows = max(tokens, step.tokens), max(rows, self.rows_of(step))
-        requests = self.requests()
-        pool = PagePool(self.page_tokens)
-        pages = [pool.pages_for(request.most_kv_tokens) for request in requests]
+            for replica in range(self.layout.dp):
+                own = [entry for entry in step.entries if entry.request % self.layout.dp == replica]
+                tokens, rows = max(tokens, sum(entry.count for entry in own)), max(rows, self.rows_of(own))
+        pool, pages = PagePool(self.page_tokens), [0] * self.layout.dp
+        for request in self.requests():
+            pages[request.index % self.layout.dp] += pool.pages_for(request.most_kv_tokens)
+        most = -(-len(self.sequences) // self.layout.dp)
         extents = routed_extents(self.graph, tokens) | {
             "tokens": (tokens,),
-            "sequences": (len(requests),),
+            "sequences": (most,),
             "rows": (rows,),
-            "pages": (sum(pages),),
-            "table_pages": (max(pages),),
+            "pages": (max(pages),),
+            "table_pages": (max(pool.pages_for(request.most_kv_tokens) for request in self.requests()),),
             "positions": (self.graph.max_position_embeddings,),
-            STATES: (len(requests),),
+            STATES: (most,),
         }
-        return Binding(extents, {"tp": 0, "pp": 0})
+        return Binding(extents, dict.fromkeys(AXES, 0))
+
+    def scheduler(self, requests: Sequence[Request]) -> Scheduler:
+        """What decides the job's steps over some of its requests."""
+        return Scheduler(requests, self.chunk_tokens, self.layout.dp)
 
     def _steps_until_decode(self) -> list[Step]:
         """Steps up to the first that only decodes: later ones are never larger."""
-        scheduler = Scheduler(self.requests(), self.chunk_tokens)
+        scheduler = self.scheduler(self.requests())
         steps: list[Step] = []
         while (step := scheduler.next_step()) is not None:
             steps.append(step)
@@ -95,9 +102,9 @@ class JobPlan:
             scheduler.complete(step, None)
         return steps
 
-    def rows_of(self, step: Step) -> int:
-        """Positions whose logits a step computes."""
-        return step.tokens if self.all_logits else sum(entry.emits for entry in step.entries)
+    def rows_of(self, entries: Iterable[Entry]) -> int:
+        """Positions whose logits are computed of some entries of a step."""
+        return sum(entry.count if self.all_logits else entry.emits for entry in entries)
 
     @cached_property
     def queue_of(self) -> dict[Unit, str]:
@@ -106,7 +113,7 @@ class JobPlan:
 
     def built(self, rank: int, head: bool) -> BuiltProgram:
         """The program of a rank, with or without the output head, before it is placed."""
-        key = (self.layout, rank, head)
+        key = (self.layout, rank := self.twins[rank], head)
         if key not in self._built:
             options = LoweringOptions(
                 self.dtype,
@@ -124,6 +131,7 @@ class JobPlan:
 
     def lowered(self, rank: int, head: bool) -> LoweredProgram:
         """The program of a rank, placed for this job's largest extents."""
+        rank = self.twins[rank]
         if (rank, head) not in self._placed:
             self._placed[rank, head] = place(self.built(rank, head), self.largest)
         return self._placed[rank, head]
@@ -133,33 +141,61 @@ class JobPlan:
         return {}
 
     @cached_property
+    def twins(self) -> tuple[int, ...]:
+        """For each rank the lowest rank that runs the same program over the same weights, on other tokens perhaps."""
+        layout = self.layout
+        return self._lowest(
+            lambda rank: (
+                layout.stage_of(rank),
+                layout.tp_index_of(rank),
+                *(layout.experts_of(rank, count) for count in self._expert_counts),
+            )
+        )
+
+    @cached_property
     def alike(self) -> tuple[int, ...]:
+        """For each rank the lowest rank that needs the very same memory: buffers of the same sizes, for one holder."""
+        return self._lowest(lambda rank: (self.layout.holder_of(rank), self._sizes[rank]))
+
+    @cached_property
+    def _sizes(self) -> tuple[int, ...]:
         """For each rank the lowest rank that holds buffers of the very same sizes.
 
         Tensor-parallel peers of a stage do, save for a larger share of an uneven vocabulary or of the experts, and for
         biases that only the first of them adds.
         """
-        shares = [size for _, size in split_even(self.graph.vocab_size, self.layout.tp)]
+        layout = self.layout
+        shares = [size for _, size in split_even(self.graph.vocab_size, layout.tp)]
         biased = any(self._first_adds(layer) for layer in self.graph.layers)
-        counts = sorted({layer.mlp.experts.count for layer in self.graph.layers if isinstance(layer.mlp, Moe)})
-        first: dict[tuple[int, int, bool, tuple[int, ...]], int] = {}
-        found = []
-        for rank in range(self.layout.cards):
-            index = self.layout.tp_index_of(rank)
-            experts = tuple(self.layout.experts_of(index, count).count for count in counts)
-            key = (self.layout.stage_of(rank), shares[index], biased and index == 0, experts)
-            found.append(first.setdefault(key, rank))
-        return tuple(found)
+        slices_biased = any(isinstance(layer.mlp, Moe) and layer.mlp.experts.down_bias for layer in self.graph.layers)
+
+        def key(rank: int) -> tuple[object, ...]:
+            index = layout.tp_index_of(rank)
+            own = [layout.experts_of(rank, count) for count in self._expert_counts]
+            first_slice = slices_biased and all(not share.slice_ for share in own)
+            experts = tuple(share.count for share in own)
+            return layout.stage_of(rank), shares[index], biased and index == 0, first_slice, experts
+
+        return self._lowest(key)
+
+    def _lowest(self, key: Callable[[int], tuple[object, ...]]) -> tuple[int, ...]:
+        """For each rank the lowest rank of the same key."""
+        first: dict[tuple[object, ...], int] = {}
+        return tuple(first.setdefault(key(rank), rank) for rank in range(self.layout.cards))
+
+    @cached_property
+    def _expert_counts(self) -> list[int]:
+        return sorted({layer.mlp.experts.count for layer in self.graph.layers if isinstance(layer.mlp, Moe)})
 
     def _first_adds(self, layer: DecoderLayer) -> bool:
         """Whether only the first tensor-parallel rank holds some bias of the layer, because partial sums are added."""
         if isinstance(layer.mlp, Moe):
-            return bool(layer.attention.out.biases or (layer.mlp.experts.down_bias and self.layout.ep == 1))
+            return bool(layer.attention.out.biases)
         return bool(layer.attention.out.biases or layer.mlp.down.biases)
 
     def footprint(self, rank: int) -> Footprint:
         """What a rank must hold."""
-        twin = self.alike[rank]
+        twin = self._sizes[rank]
         if twin not in self._footprints:
             variants = [self.built(twin, head).program for head in (True, False)]
             arena_bytes = max(plan_arena(program, self.largest).num_bytes for program in variants)
@@ -175,7 +211,8 @@ class JobPlan:
         hbm = self.card.hbm
         capacity = hbm.capacity_bytes if capacity_bytes is None else capacity_bytes
         hbms = {rank: Hbm(capacity, hbm.reserved_bytes, GRANULE_BYTES) for rank in ranks}
-        return JobMemory([self.footprint(rank) for rank in hbms], hbms, PagePool(self.page_tokens))
+        pools = PagePools(self.layout.holders, self.page_tokens)
+        return JobMemory([self.footprint(rank) for rank in hbms], hbms, pools, self.layout)
 
     def with_lengths(self, sequences: Sequence[Lengths]) -> JobPlan:
         """The same job over other sequences; its programs are shared, for they hold no lengths."""

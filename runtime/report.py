@@ -110,6 +110,7 @@ class LayoutPart(Part):
     cp: int = 1
     ep: int = 1
     etp: int = 1
+    edp: int = 1
     cards: int
 
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from ..models.blocks import Graph, Moe
 from .layout import Layout
 from .lowering.feed_forward import expert_extent
 from .lowering.stage import routed_extent
 from .lowering.weights import layer_name
-from .scheduler import Step
 
 
 @dataclass(frozen=True)
 class Routed:
-    """One expert layer of one step: its tokens each choose `top_k` of `experts`; token t is of part t % parts."""
+    """One expert layer of one step on one holder, whose tokens each choose `top_k` of `experts`.
+
+    Token t is of part t % parts.
+    """
 
     step: int
     layer: int
@@ -24,6 +27,7 @@ class Routed:
     top_k: int
     experts: int
     parts: int
+    holder: int = 0
 
     def choices_of(self, part: int) -> int:
         """Choices that the tokens of a part make together."""
@@ -45,7 +49,8 @@ def even(seed: int = 0) -> Routing:
         found: list[int] = []
         for part in range(routed.parts):
             share, left = divmod(routed.choices_of(part), routed.experts)
-            draw = random.Random(f"even {seed} {routed.step} {routed.layer} {part}")
+            whose = f" of {routed.holder}" if routed.holder else ""
+            draw = random.Random(f"even {seed} {routed.step} {routed.layer} {part}{whose}")
             lucky = set(draw.sample(range(routed.experts), left))
             found += [share + (expert in lucky) for expert in range(routed.experts)]
         return tuple(found)
@@ -53,14 +58,22 @@ def even(seed: int = 0) -> Routing:
     return counts
 
 
-def step_routing(graph: Graph, layout: Layout, step: Step, routing: Routing) -> dict[str, Counts]:
-    """The extents of a step's expert layers, by a routing model."""
+def step_routing(
+    graph: Graph, layout: Layout, index: int, tokens: Sequence[int], routing: Routing
+) -> dict[str, Counts]:
+    """The loads of step `index`'s expert layers, one holder after the other, by a routing model.
+
+    `tokens` are those of each holder.
+    """
     found: dict[str, Counts] = {}
     for layer in graph.layers:
         if isinstance(layer.mlp, Moe):
             top_k, experts = layer.mlp.router.top_k, layer.mlp.experts.count
-            routed = Routed(step.index, layer.index, step.tokens, top_k, experts, layout.expert_parts)
-            found[expert_extent(layer_name(layer))] = routing(routed)
+            each = (
+                routing(Routed(index, layer.index, own, top_k, experts, layout.expert_parts, holder))
+                for holder, own in enumerate(tokens)
+            )
+            found[expert_extent(layer_name(layer))] = tuple(chain.from_iterable(each))
     return found
 
 
@@ -68,7 +81,9 @@ def recorded(steps: Mapping[int, Mapping[str, Counts]]) -> Routing:
     """What an earlier run's layers were given, by step and extent: the same job in the same layout takes as long."""
 
     def counts(routed: Routed) -> Counts:
-        return steps[routed.step][expert_extent(f"layers.{routed.layer}")]
+        size = routed.parts * routed.experts
+        loads = steps[routed.step][expert_extent(f"layers.{routed.layer}")]
+        return loads[routed.holder * size : (routed.holder + 1) * size]
 
     return counts
 

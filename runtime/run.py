@@ -15,15 +15,16 @@ from ..emulator.hbm import OutOfMemory
 from ..emulator.span import Span
 from ..emulator.ticket import Submission
 from ..isa.instruction import Array
-from ..isa.program import Binding, Program
+from ..isa.program import Program
+from .binding import entries_by_holder, step_bindings
 from .job import Job
 from .memory import JobMemory
-from .numbers import Numbers, StepNumbers, step_binding
+from .numbers import Numbers, StepNumbers
 from .prepare import Prepared, prepare
 from .report import Report
 from .rests_on import refuse_weak
 from .routing import EVEN, Counts, Routing, even, has_experts, step_routing
-from .scheduler import Request, Scheduler, Step
+from .scheduler import Request, Step
 from .summary import evidence_of, summarise
 from .watch import Watch
 
@@ -32,9 +33,9 @@ Progress = Callable[[int, int | None, str], None]  # (steps done, steps in all i
 
 @dataclass(frozen=True)
 class StepRecord:
-    """One step as it ran; its spans are a part of the run's, and `has_head` tells which program every card ran.
+    """One step as it ran; its spans are a part of the run's, and `heads` tells which program each card ran.
 
-    `routed` says how many rows the experts of each layer got, by the extent's name.
+    `routed` says how many rows the experts of each layer got, by the extent's name, one holder after the other.
     """
 
     step: Step
@@ -42,7 +43,7 @@ class StepRecord:
     end_ps: int
     spans: tuple[Span, ...]
     exchanges: tuple[Exchanged, ...]
-    has_head: bool
+    heads: tuple[bool, ...]
     routed: Mapping[str, Counts]
 
 
@@ -91,7 +92,7 @@ class RunResult:
 
     def instruction_of(self, record: StepRecord, span: Span) -> tuple[str, str]:
         """(block, instruction text) that a span of a step executed."""
-        program = self.programs[span.card, record.has_head]
+        program = self.programs[span.card, record.heads[span.card]]
         block = program.block[program.calls[span.call].block]
         return block.name, str(block.body[span.position].instruction)
 
@@ -163,7 +164,7 @@ def _numbers(prepared: Prepared, watch: Watch) -> Numbers:
 
 def _steps(state: RunState, numbers: Numbers | None, say: Progress) -> None:
     plan, requests = state.prepared.plan, state.requests
-    scheduler = Scheduler(requests, plan.chunk_tokens)
+    scheduler = plan.scheduler(requests)
     expected = max(request.max_new_tokens for request in requests)
     while (step := scheduler.next_step()) is not None:
         say(step.index, max(expected, step.index + 1), f"step {step.index}, {step.kind}")
@@ -192,19 +193,18 @@ def time_step(state: RunState, step: Step, routed: Mapping[str, Counts] | None =
     """
     plan, cluster = state.prepared.plan, state.cluster
     if routed is None:
-        routed = step_routing(plan.graph, plan.layout, step, state.routing)
-    binding = step_binding(plan, step, routed)
-    has_head = plan.rows_of(step) > 0
-    submissions = []
-    for rank in range(plan.layout.cards):
-        groups = plan.layout.groups(rank)
-        indices = {name: ranks.index(rank) for name, ranks in groups.items()}
-        program = plan.lowered(rank, has_head).program
-        submissions.append(Submission(rank, program, Binding(binding.extents, indices), groups))
+        tokens = [sum(entry.count for entry in own) for own in entries_by_holder(plan.layout, step)]
+        routed = step_routing(plan.graph, plan.layout, step.index, tokens, state.routing)
+    bindings = step_bindings(plan, step, routed)
+    heads = tuple(binding.extents["rows"][0] > 0 for binding in bindings)
+    submissions = [
+        Submission(rank, plan.lowered(rank, heads[rank]).program, binding, plan.layout.groups(rank))
+        for rank, binding in enumerate(bindings)
+    ]
     ticket = cluster.submit(submissions)
     cluster.run_until(ticket)
     spans, exchanges = tuple(ticket.spans), tuple(ticket.exchanged)
-    return StepRecord(step, ticket.start_ps, ticket.end_ps, spans, exchanges, has_head, routed)
+    return StepRecord(step, ticket.start_ps, ticket.end_ps, spans, exchanges, heads, routed)
 
 
 def _keep_logits(state: RunState, step: Step, result: StepNumbers) -> None:
@@ -232,8 +232,7 @@ def _result(state: RunState, report: Report) -> RunResult:
         memory={rank: list(hbm.history()) for rank, hbm in state.memory.hbm.items()},
         logits=logits,
         programs={
-            (rank, record.has_head): plan.lowered(rank, record.has_head).program
-            for rank in range(plan.layout.cards)
-            for record in state.records
+            used: plan.lowered(*used).program
+            for used in {used for record in state.records for used in enumerate(record.heads)}
         },
     )

@@ -65,7 +65,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Step:
-    """One step: entries in request order."""
+    """One step: entries in request order, those of each data-parallel replica together."""
 
     index: int
     kind: StepKind
@@ -78,19 +78,37 @@ class Step:
 
 
 class Scheduler:
-    """Each step takes the next token of every decoding sequence, and prompt tokens up to a budget."""
+    """Each step takes the next token of every decoding sequence, and prompt tokens up to a budget.
 
-    def __init__(self, requests: Sequence[Request], chunk_tokens: int | None) -> None:
+    With `replicas` the requests are dealt to them in turn; each has a budget of its own, and its entries stand
+    together.
+    """
+
+    def __init__(self, requests: Sequence[Request], chunk_tokens: int | None, replicas: int = 1) -> None:
         self.requests = requests
         self.chunk_tokens = chunk_tokens
         self._steps = 0
+        self._shares = [[r for r in requests if r.index % replicas == own] for own in range(replicas)]
+        self._by_index = {request.index: request for request in requests}
 
     def next_step(self) -> Step | None:
         """What runs next, or None when all requests are done."""
-        left = self.chunk_tokens
         entries: list[Entry] = []
-        prefills = decodes = 0
-        for request in self.requests:
+        prefills = 0
+        for share in self._shares:
+            prefills += self._take(share, entries)
+        if not entries:
+            return None
+        decodes = len(entries) - prefills
+        kind: StepKind = "mixed" if prefills and decodes else "prefill" if prefills else "decode"
+        self._steps += 1
+        return Step(self._steps - 1, kind, tuple(entries))
+
+    def _take(self, share: Sequence[Request], entries: list[Entry]) -> int:
+        """Append the entries of one replica's requests; returns how many are of prompts."""
+        left = self.chunk_tokens
+        prefills = 0
+        for request in share:
             if request.done:
                 continue
             count = 1
@@ -102,15 +120,9 @@ class Scheduler:
                 if not count:
                     continue
                 prefills += 1
-            else:
-                decodes += 1
             emits = request.computed + count >= request.prompt_len
             entries.append(Entry(request.index, request.length, count, emits))
-        if not entries:
-            return None
-        kind: StepKind = "mixed" if prefills and decodes else "prefill" if prefills else "decode"
-        self._steps += 1
-        return Step(self._steps - 1, kind, tuple(entries))
+        return prefills
 
     def complete(self, step: Step, picked: Sequence[int] | None) -> list[Request]:
         """Account a finished step; `picked` has a token for each emitting entry (None: numbers are off).
@@ -120,7 +132,7 @@ class Scheduler:
         finished: list[Request] = []
         tokens: Iterator[int] = iter(picked or ())
         for entry in step.entries:
-            request = self.requests[entry.request]
+            request = self._by_index[entry.request]
             request.computed += entry.count
             if not entry.emits:
                 continue

@@ -107,6 +107,7 @@ def layout_part(layout: Layout) -> LayoutPart:
         cp=layout.cp,
         ep=layout.ep,
         etp=layout.etp,
+        edp=layout.edp,
         cards=layout.cards,
     )
 

@@ -27,7 +27,7 @@ def lower_stage(stage: Stage) -> Program:
         send(stage)
     elif stage.options.head == "pick":
         head(stage)
-    return stage.program.build(EXTENTS, (Group("tp", stage.layout.tp), Group("pp", stage.layout.pp)))
+    return stage.program.build(EXTENTS, tuple(Group(*group) for group in stage.groups.items()))
 
 
 def _layer(stage: Stage, layer: DecoderLayer) -> None:

@@ -43,7 +43,7 @@ def lower_moe(stage: Stage, block: BlockBuilder, moe: Moe, name: str, x: Ref, ou
     all experts) and the sum over the group combines them: no token travels.
     """
     extent = block.extent("experts", expert_extent(name))
-    own = stage.layout.experts_of(stage.tp_index, moe.experts.count)
+    own = stage.layout.experts_of(stage.rank, moe.experts.count)
     _route(stage, block, moe.router, name, x, extent, own)
     _experts(stage, block, moe.experts, name, x, out, extent, own, stage.routed_rows(moe.router.top_k))
     if moe.shared is not None:

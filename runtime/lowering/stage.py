@@ -88,7 +88,7 @@ class Stage:
 
     def __init__(self, graph: Graph, layout: Layout, rank: int, options: LoweringOptions) -> None:
         self.graph, self.layout, self.options = graph, layout, options
-        self.number = layout.stage_of(rank)
+        self.rank, self.number = rank, layout.stage_of(rank)
         self.tp_index = layout.tp_index_of(rank)
         self.layers = layout.stage_layers(len(graph.layers))[self.number]
         self.weights = WeightPlan(layout, rank, options.dtype, options.weights)
@@ -97,6 +97,7 @@ class Stage:
         self.inputs = Inputs()
         self._tables = {rope: table_names(index) for index, rope in enumerate(rope_tables(graph))}
         self.x = buffer("x", Space.ACTIVATION, options.dtype, "tokens", graph.hidden_size)
+        self.groups = {axis: len(layout.groups(rank)[axis]) for axis in ("tp", "pp")}
 
     @property
     def is_first(self) -> bool:
@@ -120,6 +121,11 @@ class Stage:
             for name, table in zip(("cos", "sin"), self._tables[table_of(rope)], strict=True)
         )
         return cos, sin
+
+    def group(self, axis: str) -> str:
+        """The name of the rank's group along an axis, which the program then declares."""
+        self.groups[axis] = len(self.layout.groups(self.rank)[axis])
+        return axis
 
     def routed_rows(self, top_k: int) -> str:
         """The extent that counts a step's choices of experts: tokens times `top_k`."""

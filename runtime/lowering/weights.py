@@ -72,7 +72,7 @@ class WeightPlan:
 
     def __init__(self, layout: Layout, rank: int, dtype: DType, scheme: QuantScheme | None = None) -> None:
         self.layout, self.dtype, self.scheme = layout, dtype, scheme
-        self.tp, self.index = layout.tp, layout.tp_index_of(rank)
+        self.rank, self.tp, self.index = rank, layout.tp, layout.tp_index_of(rank)
         self.buffers: dict[str, WeightBuffer] = {}
 
     def _add(self, name: str, shape: tuple[int, ...], pieces: list[Piece], packs: bool = False) -> WeightBuffer:
@@ -232,9 +232,10 @@ class WeightPlan:
         )
 
     def experts(self, name: str, experts: Experts) -> ExpertWeights:
-        """The matrices of this rank's experts: all of them cut along their width if ep is 1, else its own whole."""
-        own = self.layout.experts_of(self.index, experts.count)
-        cut = self._share(experts.intermediate_size) if self.layout.ep == 1 else (0, experts.intermediate_size)
+        """The matrices of this rank's experts, cut along their width by the experts' own tensor-parallel degree."""
+        own = self.layout.experts_of(self.rank, experts.count)
+        share = experts.intermediate_size // own.slices
+        cut = own.slice_ * share, (own.slice_ + 1) * share
         self._check_cut(f"{name}.down", cut[1] - cut[0], experts.intermediate_size)
         width, hidden, ids = cut[1] - cut[0], experts.hidden_size, range(own.first, own.first + own.count)
         gate_up = [piece for e in ids for piece in _gate_up_pieces(experts, e, cut)]
@@ -243,7 +244,7 @@ class WeightPlan:
         if experts.gate_up_bias is not None:
             pieces = [piece for e in ids for piece in _halves(experts.gate_up_bias, e, cut)]
             gate_up_bias = self._add(f"{name}.gate_up.bias", (own.count, 2 * width), pieces)
-        if experts.down_bias is not None and (self.layout.ep > 1 or not self.index):  # partial sums are added
+        if experts.down_bias is not None and not own.slice_:  # partial sums are added
             pieces = [Piece(experts.down_bias, 1, 0, hidden, e) for e in ids]
             down_bias = self._add(f"{name}.down.bias", (own.count, hidden), pieces)
         return ExpertWeights(

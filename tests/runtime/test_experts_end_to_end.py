@@ -205,7 +205,7 @@ def test_experts_over_all_cards_are_held_once_in_all(checkpoint) -> None:
 @pytest.mark.parametrize(
     ("layout", "message"),
     [
-        (Layout(tp=4, ep=3), "ep must divide tp and be at most 7 experts; choose ep from 1, 2, 4"),
+        (Layout(tp=4, ep=3), "ep must divide 4 and be at most 7 experts; choose ep from 1, 2, 4"),
         (Layout(tp=1, ep=2), "choose ep from 1"),
         (Layout(tp=3), "divide the feed-forward width 56"),
     ],

@@ -36,8 +36,42 @@ def graph(heads: int = 9, kv_heads: int = 3, layers: int = 5, width: int = 36):
 def test_tensor_parallel_neighbours_have_adjacent_ranks() -> None:
     layout = Layout(tp=3, pp=2)
     assert layout.cards == 6
-    assert layout.groups(4) == {"tp": (3, 4, 5), "pp": (1, 4)}
+    assert [layout.groups(4)[axis] for axis in ("tp", "pp")] == [(3, 4, 5), (1, 4)]
     assert [layout.stage_of(rank) for rank in range(6)] == [0, 0, 0, 1, 1, 1]
+
+
+def test_ranks_count_through_tp_first_then_cp_dp_and_pp() -> None:
+    layout = Layout(tp=2, pp=2, dp=3, cp=2, ep=3)
+    assert (layout.cards, layout.stage_cards, layout.holders, layout.etp, layout.edp) == (24, 12, 6, 1, 4)
+    groups = layout.groups(17)  # stage 1, and there the sixth: replica 1, share 0, tp index 1
+    assert groups["tp"] == (16, 17)
+    assert groups["cp"] == (17, 19)
+    assert groups["dp"] == (13, 17, 21)
+    assert groups["pp"] == (5, 17)
+    assert groups["ep"] == (15, 16, 17)
+    assert groups["etp"] == (17,)
+    assert (layout.stage_of(17), layout.holder_of(17), layout.replica_of(17)) == (1, 2, 1)
+    assert list(layout.holders_of(4)) == [2, 3]  # request 4 is of replica 1
+    assert layout.ranks_of(2) == (4, 5, 16, 17)
+
+
+def test_every_group_of_a_rank_names_it_and_all_members_name_the_same_group() -> None:
+    layout = Layout(tp=4, dp=3, ep=3, etp=2, pp=2)
+    for rank in range(layout.cards):
+        for axis, ranks in layout.groups(rank).items():
+            assert rank in ranks and len(set(ranks)) == getattr(layout, axis) == len(ranks)
+            assert all(layout.groups(other)[axis] == ranks for other in ranks)
+
+
+def test_experts_are_cut_and_dealt_out_within_a_stage() -> None:
+    layout = Layout(tp=4, dp=2, ep=2, etp=2)
+    shares = [layout.experts_of(rank, 7) for rank in range(8)]
+    assert [(share.first, share.count, share.slice_) for share in shares[:4]] == [
+        (0, 4, 0), (0, 4, 1), (4, 3, 0), (4, 3, 1)
+    ]  # fmt: skip
+    assert shares[4:] == shares[:4] and not layout.experts_travel
+    quarters = [Layout(tp=4, ep=1, etp=1).experts_of(rank, 7) for rank in range(4)]
+    assert [(share.count, share.part, share.parts) for share in quarters] == [(7, part, 4) for part in range(4)]
 
 
 def test_stages_split_layers_evenly_the_first_holding_one_more() -> None:
@@ -87,7 +121,7 @@ def test_a_layout_that_cannot_be_read_says_what_is_wrong(text: str, message: str
         parse_layout(text)
 
 
-@pytest.mark.parametrize("text", ["dp=2", "tp=2,cp=4", "cards=8"])
+@pytest.mark.parametrize("text", ["tp=2,cp=4"])
 def test_axes_that_come_later_are_refused_by_name(text: str) -> None:
     with pytest.raises(NotYetError):
         parse_layout(text)
@@ -96,6 +130,29 @@ def test_axes_that_come_later_are_refused_by_name(text: str) -> None:
 def test_axes_that_are_not_named_are_one() -> None:
     assert parse_layout(None) == parse_layout("dp=1") == Layout()
     assert parse_layout(" tp = 3 , pp=2 ") == Layout(tp=3, pp=2)
+
+
+def test_dp_follows_from_the_cards() -> None:
+    assert parse_layout("tp=2,pp=2,cards=12") == parse_layout("dp=3,tp=2,pp=2,cards=12") == Layout(tp=2, pp=2, dp=3)
+    assert parse_layout("tp=4,ep=2,etp=2,edp=1").edp == 1
+    for text, message in (
+        ("tp=2,pp=2,cards=6", "choose a multiple of 4"),
+        ("dp=2,cards=3", "choose cards=2"),
+        ("tp=4,edp=2", "with ep=1 and etp=4 that is edp=1"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            parse_layout(text)
+
+
+def test_stages_may_be_of_given_sizes() -> None:
+    layout = parse_layout("tp=3,pp=1+4")
+    assert (layout.pp, layout.stage_layers(5)) == (2, [range(0, 1), range(1, 5)])
+    assert parse_layout(str(layout)) == layout
+    check_layout(layout, graph(), None)
+    with pytest.raises(ConfigError, match=r"pp=1\+3 deals out 4 layers and .* has 5; give 2 sizes that add up to 5"):
+        check_layout(parse_layout("pp=1+3"), graph(), None)
+    with pytest.raises(ConfigError, match="pp='0' must be a whole number"):
+        parse_layout("pp=5+0")
 
 
 def test_many_million_heads_are_not_counted_through() -> None:

@@ -50,6 +50,11 @@ def test_the_user_may_put_stages_side_by_side() -> None:
     assert place(Layout(tp=2, pp=4), nodes_of_8(1), "tp,pp") == (0, 4, 1, 5, 2, 6, 3, 7)
 
 
+def test_replicas_stand_apart_unless_the_user_wants_them_side_by_side() -> None:
+    assert place(Layout(tp=2, dp=2, pp=2), nodes_of_8(1)) == tuple(range(8))
+    assert place(Layout(tp=2, dp=2), nodes_of_8(1), "tp,dp") == (0, 2, 1, 3)
+
+
 def test_the_user_may_name_every_card() -> None:
     assert place(Layout(tp=2, pp=2), nodes_of_8(1), "7, 0,3,4") == (7, 0, 3, 4)
 
@@ -66,7 +71,7 @@ def test_rows_of_a_torus_are_units_too() -> None:
         ("0,1,2,8", "there is no card 8; the cluster has 0 to 7"),
         ("0,1,1,2", "card 1 stands twice"),
         ("tp", "each once"),
-        ("tp,dp", "axes: pp, tp"),
+        ("tp,xp", "axes: pp, dp, cp, tp"),
         ("", "is no placement"),
         ("tp,pp,tp", "write packed"),
     ],
