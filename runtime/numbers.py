@@ -69,8 +69,6 @@ class Numbers:
     ) -> None:
         refuse_beyond_host(plan)
         self.plan, self.checkpoint, self.seed = plan, checkpoint, seed
-        self.payload = Payload(choose, debug=debug, inspect=inspect)
-        self._resident: dict[int, dict[str, Array]] = {rank: self._load(rank) for rank in range(plan.layout.cards)}
         layout = plan.layout
         self.payload = Payload(choose, debug=debug, inspect=inspect, max_bound=IMAGES_KEPT * max(21, layout.cards))
         self._constants = {twin: self._load(twin) for twin in set(plan.twins)}
