@@ -210,7 +210,7 @@ def _checks(instruction: Instruction, memory: ArrayMemory) -> Iterator[Thunk]:
         into_cache = role is Role.INOUT and instruction.unit is Unit.DMA
         if role is Role.IN or not dtype.is_float or into_cache:
             continue
-        if (instruction.mnemonic, role) in LEFT_UNDEFINED:
+        if (instruction.mnemonic, role) in LEFT_UNDEFINED or getattr(instruction, "starts", None) is not None:
             continue
         view, bits = memory.raw(ref), dtype.bits
         if bits < 8:

@@ -21,7 +21,8 @@ from .payload_link import LinkOp, Thunk
 
 MOST_STAGED = 64  # members: beyond, a table of who has which of n * n parts is too large, and rows are copied straight
 Cut = slice | EllipsisType
-KINDS = {"link_gather": "gather", "link_scatter": "scatter"}  # the interconnect's names, where they are others
+# The interconnect's names, where they are others.
+KINDS = {"link_gather": "gather", "link_scatter": "scatter", "all_gather_rows": "all_gather"}
 
 
 def bind_collective(ops: Sequence[LinkOp], choose: Choose) -> Thunk:
@@ -155,6 +156,9 @@ def _broadcast(ops: Sequence[LinkOp], plan: Plan) -> Thunk:
 
 def _shares(ops: Sequence[LinkOp]) -> list[Cut | tuple[Cut, ...]]:
     """Each member's share as an index of the whole."""
+    if ops[0].instruction.mnemonic == "all_gather_rows":
+        counts = ops[0].counts[0]
+        return [slice(end - count, end) for end, count in zip(accumulate(counts), counts, strict=True)]
     whole, columns = ops[0].whole, ops[0].instruction.axis == "columns"
     cuts = [slice(s, s + size) for s, size in split_even(whole.shape[-1] if columns else len(whole), len(ops))]
     return [(..., cut) if columns else cut for cut in cuts]
@@ -251,6 +255,7 @@ _MEETINGS: dict[str, Callable[[Sequence[LinkOp], Plan], Thunk]] = {
     "reduce": _all_reduce,
     "reduce_scatter": _reduce_scatter,
     "all_gather": _all_gather,
+    "all_gather_rows": _all_gather,
     "broadcast": _broadcast,
     "link_gather": _gather,
     "link_scatter": _scatter,

@@ -22,6 +22,7 @@ from ..isa.link import (
 )
 from ..isa.meaning import ArrayMemory
 from ..isa.operands import Ref
+from ..isa.ragged import ALL_GATHER_ROWS
 
 Thunk = Callable[[], None]
 TRANSFERS = (SEND, RECV, RECV_REDUCE)
@@ -33,7 +34,8 @@ class LinkOp:
 
     `ranks` are the group's, `partners` those that it needs bytes from or sends bytes to. `x` is the operand that moves
     (the gathered, scattered or reduced whole, for a collective), `part` the member's own share where there is one. Of
-    an all-to-all `x` is sent and `part` received, by `counts`: the rows to and from each member.
+    an all-to-all `x` is sent and `part` received, by `counts`: the rows to and from each member. Where rows are
+    gathered unevenly, `counts` are what each member has.
     """
 
     rank: int
@@ -68,7 +70,8 @@ class LinkOp:
         """What members of a group must agree on."""
         i = self.instruction
         shape = None if self.x is None else self.x.shape[1:] if isinstance(i, ALL_TO_ALL) else self.x.shape
-        return i.mnemonic, shape, self.dtype, getattr(i, "axis", None), getattr(i, "root", None)
+        counts = self.counts if isinstance(i, ALL_GATHER_ROWS) else None
+        return i.mnemonic, shape, self.dtype, getattr(i, "axis", None), getattr(i, "root", None), counts
 
 
 def link_op(
@@ -90,6 +93,9 @@ def link_op(
         counts = memory.extent(i.send_counts), memory.extent(i.recv_counts)
         moved = (_bytes(i, memory, i.src), _bytes(i, memory, i.dst))
         return LinkOp(rank, i, ranks, partners, where, memory.type_of(i.src).dtype, *moved, counts)
+    if isinstance(i, ALL_GATHER_ROWS):
+        counts, moved = i.rows(memory), (_bytes(i, memory, i.dst), _bytes(i, memory, i.src))
+        return LinkOp(rank, i, ranks, partners, where, memory.type_of(i.src).dtype, *moved, (counts, counts))
     whole, part = _operands(i)
     share = None if part is None else _bytes(i, memory, part)
     op = LinkOp(rank, i, ranks, partners, where, memory.type_of(whole).dtype, _bytes(i, memory, whole), share)

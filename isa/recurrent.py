@@ -1,7 +1,8 @@
 """Instructions of linear attention, whose memory of a sequence is a state of fixed size: CAUSAL_CONV and GATED_DELTA.
 
 A state is a row of a buffer [slots, elements]; slots[b] is the row of sequence b. A sequence whose new tokens are its
-first (as many as it holds) starts from zeros whatever the row held, so a row needs no clearing between sequences.
+first (as many as it holds) starts from zeros whatever the row held, so a row needs no clearing between sequences. Their
+new tokens stand one after the other, or, where `starts` is given, from row starts[b] on; other rows are left alone.
 """
 
 from __future__ import annotations
@@ -23,29 +24,33 @@ from .instruction import (
     require_columns,
     require_floats,
     require_rows,
-    rows_cols,
 )
-from .operands import ExtentName, In, InOut, Out, Ref
+from .operands import ExtentName, In, InOut, OptionalIn, Out, Ref
 from .work import GroupedShape, Unit, VectorShape, Work
 
 L2_EPS = 1e-6  # under the root of query and key norms, as flash-linear-attention has it
 CHUNK_TOKENS = 64  # tokens whose updates a chunked schedule condenses into products
 
 
-def _check_sequences(instruction: Instruction, t: Shapes, state: Ref, slots: Ref, q_lens: Ref, kv_lens: Ref) -> None:
-    kinds = [t.type_of(ref) for ref in (slots, q_lens, kv_lens)]
+def _check_sequences(
+    instruction: Instruction, t: Shapes, state: Ref, slots: Ref, q_lens: Ref, kv_lens: Ref, starts: Ref | None
+) -> None:
+    kinds = [t.type_of(ref) for ref in (slots, q_lens, kv_lens, starts) if ref is not None]
     require(
         all(kind == kinds[0] for kind in kinds) and len(kinds[0].shape) == 1 and kinds[0].dtype.name == "int32",
         instruction,
-        f"slots, q_lens and kv_lens are {kinds[0]}, {kinds[1]} and {kinds[2]}, must be int32 [sequences]",
+        f"slots, q_lens and kv_lens (and starts) are {', '.join(map(str, kinds))}, must be int32 [sequences]",
     )
     require(len(t.type_of(state).shape) == 2, instruction, f"state is {t.type_of(state)}, must be [slots, elements]")
 
 
 def _bound_lengths(
-    instruction: Instruction, s: Sizes, q_extent: str, kv_extent: str, sequences: int, tokens: int
+    instruction: Instruction, s: Sizes, q_extent: str, kv_extent: str, sequences: int, tokens: int, some: bool
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """New tokens and all tokens of every sequence, from the extents; ProgramError for lengths that cannot be."""
+    """New tokens and all tokens of every sequence, from the extents; ProgramError for lengths that cannot be.
+
+    `some` allows rows that are no sequence's.
+    """
     q_lens, kv_lens = s.extent(q_extent), s.extent(kv_extent)
     where = f"{instruction.mnemonic}: {{}} (in: {instruction})"
     if not len(q_lens) == len(kv_lens) == sequences:
@@ -57,21 +62,31 @@ def _bound_lengths(
     for new, length in zip(q_lens, kv_lens, strict=True):
         if not 0 <= new <= length:
             raise ProgramError(where.format(f"{new} new tokens of a sequence of {length}"))
-    if sum(q_lens) != tokens:
+    if sum(q_lens) != tokens and not (some and sum(q_lens) < tokens):
         raise ProgramError(where.format(f"{tokens} rows for {sum(q_lens)} new tokens"))
     return q_lens, kv_lens
 
 
 def _sequences(
-    instruction: Instruction, m: Memory, slots: Ref, bound: tuple[tuple[int, ...], tuple[int, ...]], rows: int
+    instruction: CAUSAL_CONV | GATED_DELTA,
+    m: Memory,
+    bound: tuple[tuple[int, ...], tuple[int, ...]],
+    rows: int,
 ) -> Iterator[tuple[slice, int, bool]]:
     """(rows of its new tokens, slot, whether they are its first) of every sequence that has new tokens."""
-    held, start = m.get(slots), 0
-    for slot, new, length in zip(held.tolist(), *bound, strict=True):
+    held, tokens = m.get(instruction.slots), m.shape(instruction.dst)[0]
+    follow = np.cumsum([0, *bound[0]])[:-1]
+    starts = follow if instruction.starts is None else m.get(instruction.starts)
+    for slot, start, new, length in zip(held.tolist(), starts.tolist(), *bound, strict=True):
         if new:
             require_rows(instruction, np.array([slot]), rows, "slot")
+            require_rows(instruction, np.array([start, start + new - 1]), tokens, "row")
             yield slice(start, start + new), slot, new == length
-        start += new
+
+
+def _rows_bytes(s: Sizes, rows: int, *refs: Ref) -> int:
+    """Bytes of so many rows of operands together."""
+    return sum(s.type_of(ref).dtype.bytes_of(rows * s.shape(ref)[-1]) for ref in refs)
 
 
 def silu(x: Array) -> Array:
@@ -95,6 +110,7 @@ class CAUSAL_CONV(Instruction, opcode=0x64, unit=Unit.VECTOR):
     kv_lens: In
     q_extent: ExtentName
     kv_extent: ExtentName
+    starts: OptionalIn = None
 
     def check(self, t: Shapes) -> None:
         x, dst, weight = t.type_of(self.x), t.type_of(self.dst), t.type_of(self.weight)
@@ -108,7 +124,7 @@ class CAUSAL_CONV(Instruction, opcode=0x64, unit=Unit.VECTOR):
         channels, kernel = weight.shape
         assert isinstance(channels, int) and isinstance(kernel, int), "checked above"
         require(kernel > 1, self, f"a kernel of {kernel} has no state; it must be 2 or more")
-        _check_sequences(self, t, self.state, self.slots, self.q_lens, self.kv_lens)
+        _check_sequences(self, t, self.state, self.slots, self.q_lens, self.kv_lens, self.starts)
         state = t.type_of(self.state)
         row = (kernel - 1) * channels
         require(state.shape[1] == row, self, f"state is {state}, must be [slots, {row}]")
@@ -117,19 +133,21 @@ class CAUSAL_CONV(Instruction, opcode=0x64, unit=Unit.VECTOR):
 
     def _lengths(self, s: Sizes) -> tuple[tuple[int, ...], tuple[int, ...]]:
         sequences, tokens = s.shape(self.q_lens)[0], s.shape(self.x)[0]
-        return _bound_lengths(self, s, self.q_extent, self.kv_extent, sequences, tokens)
+        some = self.starts is not None
+        return _bound_lengths(self, s, self.q_extent, self.kv_extent, sequences, tokens, some)
 
     def work(self, s: Sizes) -> Work:
-        tokens, channels = rows_cols(s.shape(self.x))
+        channels = s.shape(self.x)[1]
         q_lens, kv_lens = self._lengths(s)
+        tokens = sum(q_lens)
         row_bytes = s.type_of(self.state).dtype.bytes_of(s.shape(self.state)[1])
         active = sum(new > 0 for new in q_lens)
         begun = sum(0 < new < length for new, length in zip(q_lens, kv_lens, strict=True))
         return Work(
             Unit.VECTOR,
             ops=tokens * channels * (2 * s.shape(self.weight)[1] + 4),
-            read_bytes=bytes_of(s, self.x, self.weight) + begun * row_bytes,
-            write_bytes=bytes_of(s, self.dst) + active * row_bytes,
+            read_bytes=_rows_bytes(s, tokens, self.x) + bytes_of(s, self.weight) + begun * row_bytes,
+            write_bytes=_rows_bytes(s, tokens, self.dst) + active * row_bytes,
             dtype=s.type_of(self.x).dtype,
             shape=VectorShape(tokens, channels),
         )
@@ -137,8 +155,8 @@ class CAUSAL_CONV(Instruction, opcode=0x64, unit=Unit.VECTOR):
     def execute(self, m: Memory) -> None:
         x, weight, state = m.get(self.x), m.get(self.weight), m.get(self.state).copy()
         channels, kernel = weight.shape
-        out = np.zeros(m.shape(self.dst), np.float32)
-        for rows, slot, is_first in _sequences(self, m, self.slots, self._lengths(m), len(state)):
+        out = np.zeros(m.shape(self.dst), np.float32) if self.starts is None else m.get(self.dst).copy()
+        for rows, slot, is_first in _sequences(self, m, self._lengths(m), len(state)):
             before = np.zeros((kernel - 1, channels), np.float32)
             if not is_first:
                 before[:] = state[slot].reshape(kernel - 1, channels)
@@ -180,10 +198,15 @@ class GATED_DELTA(Instruction, opcode=0x1C, unit=Unit.TENSOR):
     key_dim: int
     value_dim: int
     lower_bound: float
+    starts: OptionalIn = None
+
+    @property
+    def _rows(self) -> tuple[Ref, ...]:
+        return (self.q, self.k, self.v, self.decay, self.beta)
 
     @property
     def _inputs(self) -> tuple[Ref, ...]:
-        return (self.q, self.k, self.v, self.decay, self.beta, self.a_log, self.dt_bias)
+        return (*self._rows, self.a_log, self.dt_bias)
 
     def check(self, t: Shapes) -> None:
         for name in ("heads", "key_heads", "key_dim", "value_dim"):
@@ -212,7 +235,7 @@ class GATED_DELTA(Instruction, opcode=0x1C, unit=Unit.TENSOR):
         self._check_state(t)
 
     def _check_state(self, t: Shapes) -> None:
-        _check_sequences(self, t, self.state, self.slots, self.q_lens, self.kv_lens)
+        _check_sequences(self, t, self.state, self.slots, self.q_lens, self.kv_lens, self.starts)
         state, row = t.type_of(self.state), self.heads * self.key_dim * self.value_dim
         require(
             state.shape[1] == row and state.dtype.name == "fp32", self, f"state is {state}, must be fp32 [slots, {row}]"
@@ -222,7 +245,8 @@ class GATED_DELTA(Instruction, opcode=0x1C, unit=Unit.TENSOR):
 
     def _lengths(self, s: Sizes) -> tuple[tuple[int, ...], tuple[int, ...]]:
         sequences, tokens = s.shape(self.q_lens)[0], s.shape(self.q)[0]
-        return _bound_lengths(self, s, self.q_extent, self.kv_extent, sequences, tokens)
+        some = self.starts is not None
+        return _bound_lengths(self, s, self.q_extent, self.kv_extent, sequences, tokens, some)
 
     def work(self, s: Sizes) -> Work:
         q_lens, kv_lens = self._lengths(s)
@@ -236,8 +260,10 @@ class GATED_DELTA(Instruction, opcode=0x1C, unit=Unit.TENSOR):
         return Work(
             Unit.TENSOR,
             ops=2 * sum(rows) * self.value_dim * depth,
-            read_bytes=bytes_of(s, *self._inputs) + begun * state_bytes,
-            write_bytes=bytes_of(s, self.dst) + active * state_bytes,
+            read_bytes=_rows_bytes(s, sum(q_lens), *self._rows)
+            + bytes_of(s, self.a_log, self.dt_bias)
+            + begun * state_bytes,
+            write_bytes=_rows_bytes(s, sum(q_lens), self.dst) + active * state_bytes,
             dtype=s.type_of(self.q).dtype,
             shape=GroupedShape(rows, self.value_dim, depth),
         )
@@ -250,7 +276,9 @@ class GATED_DELTA(Instruction, opcode=0x1C, unit=Unit.TENSOR):
         v = m.get(self.v).reshape(-1, self.heads, self.value_dim)
         kept, beta = np.exp(self._log_decay(m)), np.float32(1) / (np.float32(1) + np.exp(-m.get(self.beta)))
         out = np.zeros((len(v), self.heads, self.value_dim), np.float32)
-        for rows, slot, is_first in _sequences(self, m, self.slots, self._lengths(m), len(state)):
+        if self.starts is not None:
+            out[:] = m.get(self.dst).reshape(out.shape)
+        for rows, slot, is_first in _sequences(self, m, self._lengths(m), len(state)):
             s = state[slot].reshape(self.heads, self.key_dim, self.value_dim) * np.float32(not is_first)
             for t in range(rows.start, rows.stop):
                 s = s * kept[t]

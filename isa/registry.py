@@ -4,12 +4,40 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import control, dma, experts, latent, link, quantised, recurrent, rows, scaling, tensor, vector
+from . import (
+    control,
+    dma,
+    experts,
+    latent,
+    link,
+    partial,
+    quantised,
+    ragged,
+    recurrent,
+    rows,
+    scaling,
+    tensor,
+    vector,
+)
 from .errors import ProgramError
 from .instruction import REGISTRY, Instruction
 from .operands import Reader
 
-MODULES = (tensor, latent, vector, rows, quantised, experts, scaling, recurrent, dma, link, control)
+MODULES = (
+    tensor,
+    latent,
+    partial,
+    vector,
+    rows,
+    quantised,
+    experts,
+    scaling,
+    recurrent,
+    dma,
+    link,
+    ragged,
+    control,
+)
 INSTRUCTIONS: dict[str, type[Instruction]] = dict(sorted(REGISTRY.items(), key=lambda item: item[1].opcode))
 BY_OPCODE: dict[int, type[Instruction]] = {cls.opcode: cls for cls in INSTRUCTIONS.values()}
 

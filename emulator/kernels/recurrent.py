@@ -10,11 +10,11 @@ import numpy as np
 
 from .inline import REORDER, exp, kernel, rounded, value_of
 
-LENGTHS, SLOT, TOKENS = 1, 2, 3  # what check_sequences finds wrong
+LENGTHS, SLOT, TOKENS, START = 1, 2, 3, 4  # what check_sequences finds wrong
 
 
 @kernel
-def check_sequences(q_lens, kv_lens, slots, rows, tokens):
+def check_sequences(q_lens, kv_lens, slots, starts, rows, tokens):
     """(0, 0), or what is wrong and with which sequence (with how many tokens in all)."""
     total = 0
     for b in range(q_lens.size):
@@ -22,20 +22,24 @@ def check_sequences(q_lens, kv_lens, slots, rows, tokens):
             return LENGTHS, b
         if q_lens[b] > 0 and (slots[b] < 0 or slots[b] >= rows):
             return SLOT, b
+        if starts.size > 0 and q_lens[b] > 0 and (starts[b] < 0 or starts[b] + q_lens[b] > tokens):
+            return START, b
         total += q_lens[b]
-    return (TOKENS, total) if total != tokens else (0, 0)
+    return (TOKENS, total) if total > tokens or (total < tokens and starts.size == 0) else (0, 0)
 
 
 @kernel
-def causal_conv(dst, dst0, x, x0, channels, weight, weight0, taps, state, state0, slots, q_lens, kv_lens, first,
-                last):  # fmt: skip
+def causal_conv(dst, dst0, x, x0, channels, weight, weight0, taps, state, state0, slots, q_lens, kv_lens, starts,
+                first, last):  # fmt: skip
     """Sequences first..last: rows of dst from rows of x and the state, which then holds the last taps - 1 inputs."""
-    one, start = np.float32(1), 0
+    one, follow = np.float32(1), 0
     for b in range(first):
-        start += q_lens[b]
+        follow += q_lens[b]
     total = np.empty(channels, np.float32)
     for b in range(first, last):
         new = q_lens[b]
+        start = starts[b] if starts.size > 0 else follow
+        follow += new
         if new == 0:
             continue
         tail = state[slots[b]][state0 : state0 + (taps - 1) * channels]
@@ -61,7 +65,6 @@ def causal_conv(dst, dst0, x, x0, channels, weight, weight0, taps, state, state0
                     tail[j * channels + c] = rounded(state, value_of(x[start + at, x0 + c]))
                 else:
                     tail[j * channels + c] = tail[(j + new) * channels + c]
-        start += new
     return -1
 
 
@@ -123,15 +126,18 @@ def _write(s, key, change):
 
 @kernel
 def gated_delta(dst, dst0, q, q0, k, k0, v, v0, decay, decay0, per_channel, beta, beta0, a_log, dt_bias, state, state0,
-                slots, q_lens, kv_lens, heads, group, key_dim, value_dim, lower_bound, eps, first, last):  # fmt: skip
+                slots, q_lens, kv_lens, starts, heads, group, key_dim, value_dim, lower_bound, eps, first,
+                last):  # fmt: skip
     """Units first..last of a batch; a unit is one head of one sequence, so how they are cut changes nothing."""
     one = np.float32(1)
     query, key, kept = np.empty(key_dim, np.float32), np.empty(key_dim, np.float32), np.empty(key_dim, np.float32)
     change, out = np.empty(value_dim, np.float32), np.empty(value_dim, np.float32)
     scale = np.float32(1 / math.sqrt(key_dim))
-    start = 0
+    follow = 0
     for b in range(q_lens.size):
         new = q_lens[b]
+        start = starts[b] if starts.size > 0 else follow
+        follow += new
         low, high = max(first - b * heads, 0), min(last - b * heads, heads)
         if new > 0 and low < high:
             for h in range(low, high):
@@ -160,5 +166,4 @@ def gated_delta(dst, dst0, q, q0, k, k0, v, v0, decay, decay0, per_channel, beta
                     _read(out, s, query)
                     for j in range(value_dim):
                         dst[t, dst0 + h * value_dim + j] = rounded(dst, out[j])
-        start += new
     return -1

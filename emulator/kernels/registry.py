@@ -6,6 +6,7 @@ from . import (
     dma_binders,
     expert_binders,
     latent_binders,
+    partial_binders,
     quantised_binders,
     recurrent_binders,
     scaling_binders,
@@ -18,6 +19,7 @@ from .threads import host_threads, set_host_threads
 MODULES = (
     tensor_binders,
     latent_binders,
+    partial_binders,
     vector_binders,
     quantised_binders,
     expert_binders,

@@ -16,6 +16,7 @@ from siltwin.isa.instruction import Instruction, TensorType
 from siltwin.isa.latent import LATENT_ATTENTION
 from siltwin.isa.meaning import ArrayMemory
 from siltwin.isa.operands import Ref
+from siltwin.isa.partial import MERGE_PARTS, NOTHING, PARTIAL_ATTENTION, PARTIAL_LATENT_ATTENTION
 from siltwin.isa.program import Binding, Block
 from siltwin.isa.quantised import DEQUANTISE, packed_types
 from siltwin.isa.recurrent import CAUSAL_CONV, GATED_DELTA
@@ -297,6 +298,82 @@ def latent(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
     return latent_case(rng, d, [m, 1, 0, 3], [m + n, n, 0, 3], dims=(8, 6, 5, n + 1))
 
 
+def visible_of(rng: np.random.Generator, q_lens: list[int], kv_lens: list[int]) -> tuple[np.ndarray, tuple[int, ...]]:
+    """Random ranges, some of them empty, and what the extent says of them."""
+    rows, seen = [], []
+    for queries, length in zip(q_lens, kv_lens, strict=True):
+        ranges = [sorted(rng.integers(0, length + 1, 2).tolist()) for _ in range(queries)]
+        rows += ranges
+        keys = {j for first, stop in ranges for j in range(first, stop)}
+        sizes = [stop - first for first, stop in ranges]
+        seen += [sum(size > 0 for size in sizes), sum(sizes), len(keys)]
+    return np.array(rows, np.int32).reshape(-1, 2), tuple(seen)
+
+
+def _share(rng: np.random.Generator, entries: Any, kv_lens: list[int], contiguous: bool) -> dict[str, Any]:
+    """The cache, tables and lengths of attention as they are, or as one run of rows with rows to spare."""
+    held = {name: entries[name] for name in ("c", "t", "ql", "kl")}
+    if contiguous:
+        kind, cache = entries["c"]
+        starts = np.cumsum([1, *kv_lens])[:-1].astype(np.int32)
+        held["c"] = (kind, numbers(rng, kind, sum(kv_lens) + 2, cache.shape[-1]))
+        held["t"] = (INT32, starts.reshape(-1, 1))
+    return held
+
+
+def _before(rng: np.random.Generator, tokens: int, heads: int, v_dim: int) -> np.ndarray:
+    """A part of which the first row has seen nothing."""
+    part = rng.standard_normal((tokens, heads * (v_dim + 1))).astype(np.float32)
+    part[:1, : heads * v_dim], part[:1, heads * v_dim :] = 0, NOTHING
+    return part
+
+
+def partial_attention(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    q_lens, kv_lens, heads, kv_heads, qk, v = [m, 1, 0, 3], [n, 2 * n, 3, 0], 4, 2, 8, 5
+    paged = attention_case(rng, d, q_lens, kv_lens, heads, kv_heads, (qk, v))
+    visible, seen = visible_of(rng, q_lens, kv_lens)
+    held = {name: (paged.kinds[name], paged.arrays[name]) for name in ("x", "c", "t", "ql", "kl")}
+    entries = {
+        "o": (FP32, _before(rng, m + 4, heads, v)),
+        "x": held["x"],
+        "v": (INT32, visible),
+        **_share(rng, held, kv_lens, n % 2 == 0),
+    }
+    refs = (Ref("o"), Ref("x"), Ref("o") if m % 2 else None, *map(Ref, ("c", "t", "ql", "kl", "v")))
+    last = (heads, kv_heads, qk, v, qk**-0.5, 2.0 if n % 3 == 0 else 0.0)
+    extents = {"q": tuple(q_lens), "kv": tuple(kv_lens), "seen": seen}
+    return build(PARTIAL_ATTENTION(*refs, "q", "kv", "seen", *last), entries, fp32_ulps=64, extents=extents)
+
+
+def partial_latent(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    q_lens, kv_lens, heads, dims = [m, 1, 0, 3], [n, 2 * n, 3, 0], 3, (8, 6, 5, n + 1)
+    nope, rope, v, _ = dims
+    paged = latent_case(rng, d, q_lens, kv_lens, heads, dims)
+    visible, seen = visible_of(rng, q_lens, kv_lens)
+    held = {name: (paged.kinds[name], paged.arrays[name]) for name in ("n", "p", "w", "c", "t", "ql", "kl")}
+    entries = {
+        "o": (FP32, _before(rng, m + 4, heads, v)),
+        **{name: held[name] for name in ("n", "p", "w")},
+        "v": (INT32, visible),
+        **_share(rng, held, kv_lens, n % 2 == 0),
+    }
+    before = Ref("o") if m % 2 else None
+    refs = (Ref("o"), Ref("n"), Ref("p"), before, *map(Ref, ("c", "w", "t", "ql", "kl", "v")))
+    last = (heads, nope, rope, v, (nope + rope) ** -0.5)
+    extents = {"q": tuple(q_lens), "kv": tuple(kv_lens), "seen": seen}
+    instruction = PARTIAL_LATENT_ATTENTION(*refs, "q", "kv", "seen", *last)
+    return build(instruction, entries, fp32_ulps=64, floor=4e-6, extents=extents)
+
+
+def merge_parts(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    heads, count = 3, 1 + n % 4
+    entries = {"o": (d, numbers(rng, d, m, heads * n)), "x": (FP32, _before(rng, count * m, heads, n))}
+    if m % 2:
+        entries["s"] = (d, numbers(rng, d, heads))
+    sinks = Ref("s") if m % 2 else None
+    return build(MERGE_PARTS(Ref("o"), Ref("x"), sinks, heads, count), entries, fp32_ulps=16)
+
+
 def attention(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
     window, chunk = (0, n // 2 + 1) if m % 4 == 1 else ((m % 2) * (n // 2 + 1), 0)
     limits = {"window": window, "chunk": chunk, "soft_cap": 1.5 * (m % 3 == 0)}
@@ -434,24 +511,35 @@ def sequences(rng: np.random.Generator, m: int, n: int) -> tuple[dict[str, Any],
     return entries, {"q": q_lens, "kv": kv_lens}
 
 
+def apart(entries: dict[str, Any], m: int) -> tuple[int, Ref | None]:
+    """Rows of a batch, and where each sequence starts: one after the other, or (every third case) the last one first,
+    with a row between that is nobody's."""
+    if m % 3:
+        return m + 4, None
+    entries["h"] = (INT32, np.array([5, 3, 99, 0], np.int32))
+    return m + 5, Ref("h")
+
+
 def causal_conv(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
     taps = 2 + m % 3
     entries, extents = sequences(rng, m, n)
+    rows, starts = apart(entries, m)
     entries |= {
-        "o": (d, numbers(rng, d, m + 4, n)),
-        "x": (d, numbers(rng, d, m + 4, n)),
+        "o": (d, numbers(rng, d, rows, n)),
+        "x": (d, numbers(rng, d, rows, n)),
         "w": (d, numbers(rng, d, n, taps)),
         "s": (d, numbers(rng, d, 6, (taps - 1) * n)),
     }
     refs = [Ref(name) for name in ("o", "x", "w", "s", "i", "ql", "kl")]
-    return build(CAUSAL_CONV(*refs, "q", "kv"), entries, fp32_ulps=32, extents=extents)
+    return build(CAUSAL_CONV(*refs, "q", "kv", starts), entries, fp32_ulps=32, extents=extents)
 
 
 def gated_delta(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
     key_heads, group, key_dim, value_dim = 2, 1 + n % 2, 1 + n % 7, 2 + n % 5
-    heads, tokens = key_heads * group, m + 4
+    heads = key_heads * group
     channels = heads * key_dim if m % 2 else heads
     entries, extents = sequences(rng, m, n)
+    tokens, starts = apart(entries, m)
     entries |= {
         "o": (d, numbers(rng, d, tokens, heads * value_dim)),
         "x": (d, numbers(rng, d, tokens, key_heads * key_dim)),
@@ -465,7 +553,7 @@ def gated_delta(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
     }
     refs = [Ref(name) for name in ("o", "x", "k", "v", "g", "b", "a", "t", "s", "i", "ql", "kl")]
     bound = -5.0 if n % 2 else 0.0
-    instruction = GATED_DELTA(*refs, "q", "kv", heads, key_heads, key_dim, value_dim, bound)
+    instruction = GATED_DELTA(*refs, "q", "kv", heads, key_heads, key_dim, value_dim, bound, starts)
     return build(instruction, entries, fp32_ulps=64, floor=4e-6, extents=extents)
 
 
@@ -487,6 +575,9 @@ CASES: dict[str, Callable[[np.random.Generator, DType, int, int], Case]] = {
     "matmul": matmul,
     "attention": attention,
     "latent_attention": latent,
+    "partial_attention": partial_attention,
+    "partial_latent_attention": partial_latent,
+    "merge_parts": merge_parts,
     "rmsnorm": rmsnorm,
     "add_rmsnorm": add_rmsnorm,
     "layernorm": layernorm,

@@ -21,6 +21,20 @@ LEGAL: dict[str, tuple[str, str]] = {
         "d: bf16[t, 20]; q: bf16[t, 32]; r: bf16[t, 24]; c: bf16[9, 16, 22]; w: bf16[52, 16]; p: int32[n, 3]; "
         "l: int32[n]; k: int32[n]",
     ),
+    "partial_attention": (
+        "dst=%d q=%q before=%b cache=%c tables=%p q_lens=%l kv_lens=%k visible=%v q_extent=q_lens kv_extent=kv_lens "
+        "seen=q_lens heads=4 kv_heads=2 qk_dim=8 v_dim=4 scale=0.5 soft_cap=0.0",
+        "d: fp32[t, 20]; q: bf16[t, 32]; b: fp32[t, 20]; c: bf16[9, 16, 24]; p: int32[n, 3]; l: int32[n]; "
+        "k: int32[n]; v: int32[t, 2]",
+    ),
+    "partial_latent_attention": (
+        "dst=%d q_nope=%q q_rope=%r before=- cache=%c w=%w tables=%p q_lens=%l kv_lens=%k visible=%v q_extent=q_lens "
+        "kv_extent=kv_lens seen=q_lens heads=4 nope_dim=8 rope_dim=6 v_dim=5 scale=0.5",
+        "d: fp32[t, 24]; q: bf16[t, 32]; r: bf16[t, 24]; c: bf16[9, 16, 22]; w: bf16[52, 16]; p: int32[n, 3]; "
+        "l: int32[n]; k: int32[n]; v: int32[t, 2]",
+    ),
+    "merge_parts": ("dst=%d parts=%p sinks=%s heads=4 count=3", "d: bf16[t, 20]; p: fp32[n, 24]; s: bf16[4]"),
+    "all_gather_rows": ("dst=%d src=%s group=g counts=q_lens", "d: bf16[n, 4]; s: bf16[t, 4]"),
     "rmsnorm": ("dst=%d x=%x weight=%w eps=1e-06 plus_one=no", "d: bf16[t, 8]; x: bf16[t, 8]; w: bf16[4]"),
     "add_rmsnorm": (
         "dst=%d x=%x delta=%y weight=%w eps=1e-06 plus_one=no",
@@ -101,15 +115,15 @@ LEGAL: dict[str, tuple[str, str]] = {
         "d: fp32[t, 4]; x: bf16[n, 4]; s: int32[t, 3]; w: fp32[t, 3]",
     ),
     "causal_conv": (
-        "dst=%d x=%x weight=%w state=%s slots=%i q_lens=%q kv_lens=%k q_extent=q_lens kv_extent=q_lens",
+        "dst=%d x=%x weight=%w state=%s slots=%i q_lens=%q kv_lens=%k q_extent=q_lens kv_extent=q_lens starts=-",
         "d: fp32[t, 4]; x: bf16[t, 4]; w: fp32[4, 3]; s: bf16[n, 8]; i: int32[3]; q: int32[3]; k: int32[3]",
     ),
     "gated_delta": (
         "dst=%d q=%a k=%b v=%v decay=%g beta=%p a_log=%l dt_bias=%m state=%s slots=%i q_lens=%q "
         "kv_lens=%k q_extent=q_lens kv_extent=q_lens heads=4 key_heads=2 key_dim=3 value_dim=2 "
-        "lower_bound=-5.0",
+        "lower_bound=-5.0 starts=%h",
         "d: fp32[t, 8]; a: bf16[t, 6]; b: bf16[t, 6]; v: bf16[t, 8]; g: bf16[t, 12]; p: bf16[t, 4]; l: "
-        "fp32[4]; m: fp32[12]; s: fp32[n, 24]; i: int32[3]; q: int32[3]; k: int32[3]",
+        "fp32[4]; m: fp32[12]; s: fp32[n, 24]; i: int32[3]; q: int32[3]; k: int32[3]; h: int32[3]",
     ),
 }
 
@@ -358,6 +372,33 @@ BROKEN: list[tuple[str, str, str]] = [  # mnemonic, "what was -> what stands ins
     ("combine", "s: int32[t, 3] -> s: int64[t, 3]", "slots is int64.*must be int32"),
     ("combine", "d: fp32[t, 4] -> d: fp32[t, 5]", "dst is .* and x is"),
     ("combine", "experts=4 -> experts=0", "experts 1 or more"),
+    ("partial_attention", "heads=4 -> heads=0", "heads must be above 0"),
+    ("partial_attention", "kv_heads=2 -> kv_heads=3", "heads=4 is not a multiple of kv_heads=3"),
+    ("partial_attention", "soft_cap=0.0 -> soft_cap=-1.0", "soft_cap must be 0"),
+    ("partial_attention", "q: bf16[t, 32] -> q: bf16[t, 31]", "q is .*must be .tokens, 32."),
+    ("partial_attention", "d: fp32[t, 20] -> d: fp32[t, 16]", "dst is .*must be fp32 .t, 20."),
+    ("partial_attention", "d: fp32[t, 20] -> d: bf16[t, 20]", "dst is .*must be fp32 .t, 20."),
+    ("partial_attention", "b: fp32[t, 20] -> b: fp32[n, 20]", "before is .*must be fp32 .t, 20."),
+    ("partial_attention", "c: bf16[9, 16, 24] -> c: bf16[9, 16, 23]", "cache is .*page_tokens, 24.*or .rows, 24."),
+    ("partial_attention", "c: bf16[9, 16, 24] -> c: bf16[9, 24]", "tables is .*must be int32 .sequences, 1."),
+    ("partial_attention", "c: bf16[9, 16, 24] -> c: int8[9, 16, 24]", "%c is int8.*must hold floats"),
+    ("partial_attention", "l: int32[n] -> l: int32[3]", "q_lens is .* and kv_lens is"),
+    ("partial_attention", "v: int32[t, 2] -> v: int32[t, 1]", "visible is .*must be int32"),
+    ("partial_attention", "v: int32[t, 2] -> v: int64[t, 2]", "visible must be int32"),
+    ("partial_latent_attention", "v_dim=5 -> v_dim=0", "v_dim must be above 0"),
+    ("partial_latent_attention", "r: bf16[t, 24] -> r: bf16[n, 24]", "q_rope is .*must be .'t', 24."),
+    ("partial_latent_attention", "w: bf16[52, 16] -> w: bf16[51, 16]", "w is .*must be .52, latent."),
+    ("partial_latent_attention", "w: bf16[52, 16] -> w: bf16[52, 15]", "cache is .*page_tokens, 21."),
+    ("partial_latent_attention", "d: fp32[t, 24] -> d: fp32[t, 20]", "dst is .*must be fp32 .t, 24."),
+    ("merge_parts", "count=3 -> count=0", "heads and count must be above 0"),
+    ("merge_parts", "count=3 -> count=1", "one part of .* has as many rows"),
+    ("merge_parts", "d: bf16[t, 20] -> d: bf16[t, 21]", "must have 4 equal heads"),
+    ("merge_parts", "p: fp32[n, 24] -> p: bf16[n, 24]", "must be fp32"),
+    ("merge_parts", "p: fp32[n, 24] -> p: fp32[n, 23]", "must be fp32 .3 x tokens, 24."),
+    ("merge_parts", "s: bf16[4] -> s: bf16[5]", "sinks is .*must be .4."),
+    ("all_gather_rows", "s: bf16[t, 4] -> s: fp32[t, 4]", "dtypes differ"),
+    ("all_gather_rows", "s: bf16[t, 4] -> s: bf16[t, 5]", "rows of .* differ"),
+    ("all_gather_rows", "src=%s -> src=%d", "%d overlaps %d"),
     ("causal_conv", "x: bf16[t, 4] -> x: bf16[t, 5]", "dst is fp32.t, 4. and x is bf16.t, 5."),
     ("causal_conv", "w: fp32[4, 3] -> w: fp32[5, 3]", "must be .4, kernel."),
     ("causal_conv", "w: fp32[4, 3] -> w: fp32[4, 1]", "a kernel of 1 has no state"),
@@ -371,6 +412,7 @@ BROKEN: list[tuple[str, str, str]] = [  # mnemonic, "what was -> what stands ins
     ("gated_delta", "m: fp32[12] -> m: fp32[4]", "dt_bias is .* must be .12."),
     ("gated_delta", "s: fp32[n, 24] -> s: bf16[n, 24]", "must be fp32 .slots, 24."),
     ("gated_delta", "k: int32[3] -> k: int32[n]", "must be int32 .sequences."),
+    ("gated_delta", "h: int32[3] -> h: int64[3]", "must be int32 .sequences."),
     ("wait", "semaphore=q -> semaphore=t", "semaphore 't' is not declared"),
     ("signal", "count=1 -> count=0", "a signal must add at least 1"),
     ("signal", "count=1 -> count=-1", "a signal must add at least 1"),

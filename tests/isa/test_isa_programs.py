@@ -31,6 +31,19 @@ EXAMPLES = {
         "nope_dim=8 rope_dim=6 v_dim=5 scale=0.2672612419124244",
         "d:bf16[t,20] q:bf16[t,32] r:bf16[t,24] c:bf16[9,16,22] w:bf16[52,16] p:int32[n,3] l:int32[n] k:int32[n]",
     ),
+    "partial_attention": (
+        "dst=%d q=%q before=%d cache=%c tables=%p q_lens=%l kv_lens=%k visible=%v q_extent=ql kv_extent=kl seen=ql "
+        "heads=4 kv_heads=2 qk_dim=8 v_dim=4 scale=0.3535533905932738 soft_cap=50.0",
+        "d:fp32[t,20] q:bf16[t,32] c:bf16[n,24] p:int32[3,1] l:int32[3] k:int32[3] v:int32[t,2]",
+    ),
+    "partial_latent_attention": (
+        "dst=%d q_nope=%q q_rope=%r before=- cache=%c w=%w tables=%p q_lens=%l kv_lens=%k visible=%v q_extent=ql "
+        "kv_extent=kl seen=ql heads=4 nope_dim=8 rope_dim=6 v_dim=5 scale=0.2672612419124244",
+        "d:fp32[t,24] q:bf16[t,32] r:bf16[t,24] c:bf16[9,16,22] w:bf16[52,16] p:int32[n,3] l:int32[n] k:int32[n] "
+        "v:int32[t,2]",
+    ),
+    "merge_parts": ("dst=%d parts=%p sinks=%s heads=4 count=3", "d:bf16[t,20] p:fp32[n,24] s:bf16[4]"),
+    "all_gather_rows": ("dst=%d src=%s group=g counts=ql", "d:bf16[n,4] s:bf16[t,4]"),
     "rmsnorm": ("dst=%d x=%x weight=%w eps=1e-06 plus_one=yes", "d:fp16[t,8] x:fp32[t,8] w:bf16[4]"),
     "add_rmsnorm": (
         "dst=%d x=%x delta=%y weight=%w eps=1e-05 plus_one=no",
@@ -108,12 +121,13 @@ EXAMPLES = {
         "d:fp32[t,4] x:bf16[n,4] s:int32[t,3] w:fp32[t,3]",
     ),
     "causal_conv": (
-        "dst=%d x=%x weight=%w state=%s slots=%i q_lens=%q kv_lens=%k q_extent=ql kv_extent=ql",
-        "d:fp32[t,4] x:bf16[t,4] w:fp32[4,3] s:bf16[n,8] i:int32[3] q:int32[3] k:int32[3]",
+        "dst=%d x=%x weight=%w state=%s slots=%i q_lens=%q kv_lens=%k q_extent=ql kv_extent=ql starts=%y",
+        "d:fp32[t,4] x:bf16[t,4] w:fp32[4,3] s:bf16[n,8] i:int32[3] q:int32[3] k:int32[3] y:int32[3]",
     ),
     "gated_delta": (
         "dst=%d q=%a k=%b v=%v decay=%g beta=%p a_log=%l dt_bias=%m state=%s slots=%i q_lens=%q "
-        "kv_lens=%k q_extent=ql kv_extent=ql heads=4 key_heads=2 key_dim=3 value_dim=2 lower_bound=-5.0",
+        "kv_lens=%k q_extent=ql kv_extent=ql heads=4 key_heads=2 key_dim=3 value_dim=2 lower_bound=-5.0 "
+        "starts=-",
         "d:fp32[t,8] a:bf16[t,6] b:bf16[t,6] v:bf16[t,8] g:bf16[t,12] p:bf16[t,4] l:fp32[4] m:fp32[12] "
         "s:fp32[n,24] i:int32[3] q:int32[3] k:int32[3]",
     ),
