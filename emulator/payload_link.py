@@ -94,8 +94,8 @@ def link_op(
         moved = (_bytes(i, memory, i.src), _bytes(i, memory, i.dst))
         return LinkOp(rank, i, ranks, partners, where, memory.type_of(i.src).dtype, *moved, counts)
     if isinstance(i, ALL_GATHER_ROWS):
-        counts, moved = i.rows(memory), (_bytes(i, memory, i.dst), _bytes(i, memory, i.src))
-        return LinkOp(rank, i, ranks, partners, where, memory.type_of(i.src).dtype, *moved, (counts, counts))
+        held, moved = i.rows(memory), (_bytes(i, memory, i.dst), _bytes(i, memory, i.src))
+        return LinkOp(rank, i, ranks, partners, where, memory.type_of(i.src).dtype, *moved, (held, held))
     whole, part = _operands(i)
     share = None if part is None else _bytes(i, memory, part)
     op = LinkOp(rank, i, ranks, partners, where, memory.type_of(whole).dtype, _bytes(i, memory, whole), share)

@@ -104,7 +104,8 @@ class ShareContext:
             )
         if min((*q_lens, *kv_lens), default=0) < 0 or sum(q_lens) != tokens:
             raise ProgramError(
-                f"{self.owner.mnemonic}: {tokens} rows, q_lens {list(q_lens)}, kv_lens {list(kv_lens)} (in: {self.owner})"
+                f"{self.owner.mnemonic}: {tokens} rows for q_lens {list(q_lens)}, kv_lens {list(kv_lens)} "
+                f"(in: {self.owner})"
             )
         return q_lens, kv_lens
 

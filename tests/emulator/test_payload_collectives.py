@@ -185,3 +185,18 @@ def test_the_choice_is_made_by_bytes_and_ranks() -> None:
     held = [{"s": rows_of(i, 9), "d": np.zeros((9, 4), np.int32)} for i in range(2)]
     Payload(choose).run(cards(2, TEXT, held, INT32, counts))
     assert asked == [("all_reduce", 2, (4, 5), 60), ("all_to_all", 2, (0, 1), 7 * 16)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 6])
+def test_rows_of_uneven_members_are_gathered_in_order_by_every_algorithm(size: int) -> None:
+    counts = [5, 0, 1, 2, 0, 3][:size]
+    whole = np.arange(3 * sum(counts), dtype=np.int32).reshape(-1, 3)
+    ends = np.cumsum(counts)
+    for payload in payloads("all_gather", size):
+        held = [
+            {"d": np.zeros_like(whole), "s": whole[end - count : end].copy()}
+            for end, count in zip(ends, counts, strict=True)
+        ]
+        payload.run(cards(size, "all_gather_rows dst=%d src=%s group=g counts=to", held, INT32, [counts] * size))
+        for one in held:
+            np.testing.assert_array_equal(one["d"], whole)

@@ -1,4 +1,4 @@
-"""Attention from parts: any cut of a context into shares, merged, is attention; what a part costs is what it computes."""
+"""Attention from parts: any cut of a context, merged, is attention; what a part costs is what it computes."""
 
 import numpy as np
 import pytest
@@ -144,9 +144,9 @@ def test_what_cannot_be_seen_is_refused(seen: tuple[int, ...]) -> None:
 
 def test_a_latent_part_costs_the_cheaper_order_over_what_it_sees() -> None:
     """One query absorbs (2 heads, latent 8); eight queries over eight keys expand."""
-    made = PARTIAL_LATENT_ATTENTION(
-        Ref("o"), Ref("q"), Ref("r"), None, *map(Ref, ("c", "w", "t", "ql", "kl", "v")), "ql", "kl", "seen", 2, 4, 3, 5, 1.0
-    )  # fmt: skip
+    shares = map(Ref, ("c", "w", "t", "ql", "kl", "v"))
+    refs = (Ref("o"), Ref("q"), Ref("r"), None, *shares)
+    made = PARTIAL_LATENT_ATTENTION(*refs, "ql", "kl", "seen", 2, 4, 3, 5, 1.0)
     types = {
         "o": (9, 12), "q": (9, 8), "r": (9, 6), "c": (99, 11), "w": (18, 8), "t": (2, 1), "ql": (2,), "kl": (2,),
         "v": (9, 2),
