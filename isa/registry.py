@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from . import (
+    attention_parts,
     control,
     dma,
+    elementary,
     experts,
     latent,
     link,
@@ -27,8 +29,10 @@ MODULES = (
     tensor,
     latent,
     partial,
+    attention_parts,
     vector,
     rows,
+    elementary,
     quantised,
     experts,
     scaling,

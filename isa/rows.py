@@ -40,7 +40,7 @@ class SUM_SQUARES(Instruction, opcode=0x2E, unit=Unit.VECTOR):
 class RMS_SCALE(Instruction, opcode=0x2F, unit=Unit.VECTOR):
     """dst = x / sqrt(squares / count + eps) * weight: an RMS norm from a row's sum of squares over `count` elements.
 
-    As in `rmsnorm`, x / rms is rounded to x's dtype before the weight.
+    As in `rmsnorm`, the weight may be 1 + weight; where it is not, x / rms is rounded to x's dtype before it.
     """
 
     dst: Out
@@ -49,6 +49,7 @@ class RMS_SCALE(Instruction, opcode=0x2F, unit=Unit.VECTOR):
     weight: In
     count: int
     eps: float
+    plus_one: bool = False
 
     def check(self, t: Shapes) -> None:
         check_map(self, t, self.dst, self.x)
@@ -63,10 +64,13 @@ class RMS_SCALE(Instruction, opcode=0x2F, unit=Unit.VECTOR):
         return vector_work(s, self.x, (self.x, self.squares, self.weight), (self.dst,), ops=2, passes=1)
 
     def execute(self, m: Memory) -> None:
-        dtype = m.type_of(self.x).dtype
+        dtype, weight = m.type_of(self.x).dtype, m.get(self.weight)
         mean = m.get(self.squares) / np.float32(self.count)
         normal = m.get(self.x) / np.sqrt(mean + np.float32(self.eps))
-        m.put(self.dst, decode(encode(normal, dtype), dtype) * m.get(self.weight))
+        if self.plus_one:  # models with 1 + w keep fp32 until the end
+            m.put(self.dst, normal * (weight + np.float32(1)))
+        else:
+            m.put(self.dst, decode(encode(normal, dtype), dtype) * weight)
 
 
 class SIGMOID_GATE(Instruction, opcode=0x60, unit=Unit.VECTOR):

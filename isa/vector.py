@@ -28,6 +28,7 @@ from .rowwise import check_map, check_norm, rms_normal, vector_work
 from .work import Unit, VectorShape, Work
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "swiglu_oai"]
+ERF = np.vectorize(erf, otypes=[np.float32])
 OAI_LIMIT, OAI_ALPHA = 7.0, 1.702  # gpt-oss: where gate and up are clamped, and the slope of its sigmoid
 
 
@@ -192,7 +193,7 @@ def activate(gate: Array, up: Array, activation: str) -> Array:
         silu: Array = gate / (one + np.exp(-gate)) * up
         return silu
     if activation == "gelu":
-        error: Array = np.vectorize(erf, otypes=[np.float32])(gate / np.float32(sqrt(2)))
+        error: Array = ERF(gate / np.float32(sqrt(2)))
         gelu: Array = np.float32(0.5) * gate * (one + error) * up
         return gelu
     inner = np.float32(sqrt(2 / pi)) * (gate + np.float32(0.044715) * gate * gate * gate)

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from ..isa.program import Binding
 from .layout import Layout
+from .lowering.passes.rewrite import CONTEXT
 from .lowering.stage import STATES
 from .plan import JobPlan
 from .routing import Counts, routed_extents
@@ -35,6 +36,7 @@ def holder_extents(plan: JobPlan, entries: Sequence[Entry]) -> dict[str, tuple[i
         "rows": (plan.rows_of(entries),),
         "pages": largest["pages"],
         "table_pages": largest["table_pages"],
+        CONTEXT: (plan.context_of(entries),),
         "positions": largest["positions"],
         STATES: largest[STATES],
         "q_lens": tuple(entry.count for entry in entries),

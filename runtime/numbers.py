@@ -22,6 +22,7 @@ from ..models.rope import rope_table
 from .binding import entries_by_holder, step_bindings
 from .host import refuse_beyond_host
 from .kv_cache import PagePool, PagePools
+from .lowering.passes.rewrite import CONTEXT, needs_context
 from .lowering.stage import table_names
 from .lowering.weights import Piece, WeightBuffer
 from .plan import JobPlan
@@ -148,7 +149,10 @@ class Numbers:
         layout = self.plan.layout
         ranks = layout.ranks_of(holder)
         extents = bindings[ranks[0]].extents
-        key = (holder, *(extents[name][0] for name in ("tokens", "sequences", "rows")))
+        shapes = ["tokens", "sequences", "rows"]
+        if any(needs_context(self.plan.lowered(rank, extents["rows"][0] > 0).program) for rank in ranks):
+            shapes.append(CONTEXT)
+        key = (holder, *(extents[name][0] for name in shapes))
         if key not in self._images:
             shared: dict[str, Array] = {}
             self._images[key] = [self._image(rank, extents["rows"][0] > 0, bindings[rank], shared) for rank in ranks]

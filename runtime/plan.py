@@ -18,7 +18,8 @@ from .kv_cache import PAGE_TOKENS, PagePool, PagePools
 from .layout import AXES, Layout
 from .lowering.arena import plan_arena
 from .lowering.lower import BuiltProgram, LoweredProgram, build, place
-from .lowering.passes.refuse import refuse_foreign
+from .lowering.passes.compose import refuse_missing
+from .lowering.passes.rewrite import CONTEXT
 from .lowering.stage import STATES, LoweringOptions, Sampling
 from .memory import Footprint, JobMemory, footprint
 from .routing import routed_extents
@@ -76,12 +77,14 @@ class JobPlan:
         for request in self.requests():
             pages[request.index % self.layout.dp] += pool.pages_for(request.most_kv_tokens)
         most = -(-len(self.sequences) // self.layout.dp)
+        longest = max(pool.pages_for(request.most_kv_tokens) for request in self.requests())
         extents = routed_extents(self.graph, tokens) | {
             "tokens": (tokens,),
             "sequences": (most,),
             "rows": (rows,),
             "pages": (max(pages),),
-            "table_pages": (max(pool.pages_for(request.most_kv_tokens) for request in self.requests()),),
+            "table_pages": (longest,),
+            CONTEXT: (longest * self.page_tokens,),
             "positions": (self.graph.max_position_embeddings,),
             STATES: (most,),
         }
@@ -106,13 +109,27 @@ class JobPlan:
         """Positions whose logits are computed of some entries of a step."""
         return sum(entry.count if self.all_logits else entry.emits for entry in entries)
 
+    def context_of(self, entries: Iterable[Entry]) -> int:
+        """Cached tokens of the longest sequence of some entries of a step, rounded up to whole pages."""
+        longest = max((entry.start + entry.count for entry in entries), default=1)
+        return -(-max(1, longest) // self.page_tokens) * self.page_tokens
+
     @cached_property
     def queue_of(self) -> dict[Unit, str]:
         """The card's queue that serves each unit."""
         return {unit: self.card.queue_for(unit) for unit in Unit}
 
     def built(self, rank: int, head: bool) -> BuiltProgram:
-        """The program of a rank, with or without the output head, before it is placed."""
+        """The program of a rank, with or without the output head, before it is placed.
+
+        UnsupportedError for one that needs what the card neither has nor composes.
+        """
+        found = self.outlined(rank, head)
+        refuse_missing(found.missing, self.card.name)
+        return found
+
+    def outlined(self, rank: int, head: bool) -> BuiltProgram:
+        """As `built`, though instructions may be missing."""
         key = (self.layout, rank := self.twins[rank], head)
         if key not in self._built:
             options = LoweringOptions(
@@ -123,10 +140,9 @@ class JobPlan:
                 self.sampling,
                 "pick" if head else "none",
                 self.weights,
+                self.card.instructions,
             )
-            built = build(self.graph, self.layout, rank, options)
-            refuse_foreign(built.program, self.card.instructions, self.card.name)
-            self._built[key] = built
+            self._built[key] = build(self.graph, self.layout, rank, options)
         return self._built[key]
 
     def lowered(self, rank: int, head: bool) -> LoweredProgram:

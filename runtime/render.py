@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from .report import BOUNDS, Bounds, CardReport, Fits, JobDocument, OomReport, Report, RequestReport
+from .report import BOUNDS, Bounds, CardReport, Fits, JobDocument, OomReport, PassReport, Report, RequestReport
 from .terminal import (
     NONE,
     bullets,
@@ -46,6 +46,7 @@ def report_parts(report: Report) -> Iterator[RenderableType]:
     yield from generated_text(report)
     yield headline(report)
     yield from bullets("Not modelled", report.not_modelled, "dim")
+    yield from bullets("Passes over the programs of a step", [_pass_line(item) for item in report.passes])
     if report.oom:
         yield ""
         yield from oom_parts(report.oom)
@@ -58,6 +59,11 @@ def report_parts(report: Report) -> Iterator[RenderableType]:
         yield ""
         yield memory_table("Memory at the peak", report.cards)
     yield from _closing(report)
+
+
+def _pass_line(item: PassReport) -> str:
+    more = f"{abs(item.launches):,} {'more' if item.launches > 0 else 'fewer'} launches"
+    return f"{item.name}: {item.places:,} places, into {', '.join(item.into)}; {more}"
 
 
 def generated_text(report: Report) -> Iterator[Text]:

@@ -362,6 +362,18 @@ class OomReport(Part):
     fits: Fits
 
 
+class PassReport(Part):
+    """What a pass made of the programs of one step, over all cards: `places` where instructions gave way to `into`.
+
+    `launches` more instructions are issued for it, or fewer where it is below 0.
+    """
+
+    name: str
+    places: Count
+    launches: int
+    into: tuple[str, ...]
+
+
 class Report(JobDocument):
     """One run: tokens, times and bytes, from one emulated program.
 
@@ -370,6 +382,7 @@ class Report(JobDocument):
 
     engine: Literal["simpy", "compiled"]
     payload: bool
+    passes: tuple[PassReport, ...] = ()
     requests: tuple[RequestReport, ...]
     steps: tuple[StepReport, ...]
     cards: tuple[CardReport, ...]

@@ -12,6 +12,7 @@ from ..emulator.span import Span
 from ..emulator.spec import CardSpec
 from ..interconnect.evidence import weakest
 from ..models.graph import total_parameters
+from .applied import pass_reports
 from .communication import collective_reports, link_reports
 from .fits import what_fits
 from .layout import Layout
@@ -127,6 +128,7 @@ def summarise(state: RunState, wall_s: float) -> Report:
         layout=layout_part(plan.layout),
         engine="simpy",
         payload=prepared.job.payload,
+        passes=pass_reports(plan),
         requests=requests,
         steps=steps,
         cards=tuple(_card(state, rank, elapsed_ps) for rank in range(plan.layout.cards)),

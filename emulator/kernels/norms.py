@@ -106,12 +106,17 @@ def sum_squares(dst, dst0, x, x0, cols, first, last):
 
 
 @kernel
-def rms_scale(dst, dst0, x, x0, squares, squares0, cols, weight, count, eps, first, last):
-    """Rows first..last: x divided by the root of squares / count + eps, rounded to x's dtype, times the weight."""
+def rms_scale(dst, dst0, x, x0, squares, squares0, cols, weight, count, eps, plus_one, first, last):
+    """Rows first..last: x divided by the root of squares / count + eps, times the weight, rounded as in a norm."""
     for r in range(first, last):
         rms = np.sqrt(value_of(squares[r, squares0]) / count + eps)
         out, row = dst[r, dst0 : dst0 + cols], x[r, x0 : x0 + cols]
-        for i in range(out.size):
-            normal = value_of(rounded(x, value_of(row[i]) / rms))
-            out[i] = rounded(dst, normal * value_of(weight[i]))
+        if plus_one:
+            for i in range(out.size):
+                scale = value_of(weight[i]) + np.float32(1)
+                out[i] = rounded(dst, value_of(row[i]) / rms * scale)
+        else:
+            for i in range(out.size):
+                normal = value_of(rounded(x, value_of(row[i]) / rms))
+                out[i] = rounded(dst, normal * value_of(weight[i]))
     return -1

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from . import (
+    attention_parts_binders,
     dma_binders,
+    elementary_binders,
     expert_binders,
     latent_binders,
     partial_binders,
@@ -20,7 +22,9 @@ MODULES = (
     tensor_binders,
     latent_binders,
     partial_binders,
+    attention_parts_binders,
     vector_binders,
+    elementary_binders,
     quantised_binders,
     expert_binders,
     recurrent_binders,

@@ -119,7 +119,7 @@ def bind_rms_scale(i: RMS_SCALE, memory: ArrayMemory) -> Thunk:
     """dst = x / sqrt(squares / count + eps) * weight."""
     dst, x, squares = floats(i, memory, i.dst, i.x, i.squares)
     places = (dst.rows, dst.start, x.rows, x.start, squares.rows, squares.start, x.cols)
-    arguments = (*places, _run(i, memory, i.weight), np.float32(i.count), np.float32(i.eps))
+    arguments = (*places, _run(i, memory, i.weight), np.float32(i.count), np.float32(i.eps), i.plus_one)
     return rowwise(norms.rms_scale, arguments, x.count, 2 * x.count * x.cols)
 
 

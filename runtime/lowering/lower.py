@@ -10,6 +10,8 @@ from ...models.blocks import Graph
 from ..layout import Layout
 from .arena import ArenaPlan, plan_arena
 from .decoder import lower_stage
+from .passes.compose import Missing, compose
+from .passes.rewrite import Rewritten
 from .stage import LoweringOptions, Stage
 from .sync import synchronise
 from .weights import WeightBuffer
@@ -17,10 +19,15 @@ from .weights import WeightBuffer
 
 @dataclass(frozen=True)
 class BuiltProgram:
-    """A rank's blocks and calls before anything is placed: it depends on no length and holds no waits yet."""
+    """A rank's blocks and calls before anything is placed: it depends on no length and holds no waits yet.
+
+    `rewritten` is what passes changed of the model's own blocks, `missing` what the card can run in no way.
+    """
 
     program: Program
     weights: tuple[WeightBuffer, ...]
+    rewritten: tuple[Rewritten, ...] = ()
+    missing: tuple[Missing, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -33,10 +40,12 @@ class LoweredProgram:
 
 
 def build(graph: Graph, layout: Layout, rank: int, options: LoweringOptions) -> BuiltProgram:
-    """`rank`'s part of the model as blocks and calls."""
+    """`rank`'s part of the model as blocks and calls, made of what is native to the card as far as that can be."""
     stage = Stage(graph, layout, rank, options)
     program = lower_stage(stage)
-    return BuiltProgram(program, tuple(stage.weights.buffers.values()))
+    composed = compose(program, options.native, options.queue_of)
+    weights = tuple(stage.weights.buffers.values())
+    return BuiltProgram(composed.program, weights, composed.rewritten, composed.missing)
 
 
 def place(built: BuiltProgram, largest: Binding) -> LoweredProgram:

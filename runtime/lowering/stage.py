@@ -13,6 +13,7 @@ from ...isa.link import ALL_REDUCE
 from ...isa.operands import Ref
 from ...isa.program import Buffer, Extent, Space
 from ...isa.quantised import DEQUANTISE, held_scheme, packed_types
+from ...isa.registry import INSTRUCTIONS
 from ...isa.vector import RMSNORM
 from ...isa.work import Unit
 from ...models.blocks import DeltaNet, Graph, Norm, Rope
@@ -57,7 +58,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class LoweringOptions:
-    """What a program is lowered for, apart from model, layout and rank."""
+    """What a program is lowered for, apart from model, layout and rank; `native` are the card's mnemonics."""
 
     dtype: DType
     kv_dtype: DType
@@ -66,6 +67,7 @@ class LoweringOptions:
     sampling: Sampling = Sampling()
     head: Literal["pick", "none"] = "pick"
     weights: QuantScheme | None = None
+    native: frozenset[str] = frozenset(INSTRUCTIONS)
 
 
 @dataclass(frozen=True)

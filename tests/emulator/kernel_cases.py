@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 
 from siltwin.emulator.kernels.registry import KERNELS
+from siltwin.isa.attention_parts import HEADS_MATMUL, MASKED_SOFTMAX, PAGED_SCORES, PAGED_VALUES
 from siltwin.isa.dma import COPY, EMBEDDING, GATHER, HOST_LOAD, HOST_STORE, SCATTER
 from siltwin.isa.dtype import BF16, DTYPES, FP16, FP32, INT32, INT64, DType, decode, encode
+from siltwin.isa.elementary import CLAMP, MAP, MULTIPLY
 from siltwin.isa.experts import COMBINE, GROUPED_GATED, GROUPED_MATMUL, PERMUTE, ROUTE
 from siltwin.isa.formats.quantise import quantise
 from siltwin.isa.formats.scheme import SCHEMES
@@ -388,7 +390,7 @@ def sum_squares(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
 def rms_scale(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
     entries = {name: (d, numbers(rng, d, m, n)) for name in "ox"} | {"w": (d, numbers(rng, d, n))}
     entries["s"] = (FP32, np.abs(numbers(rng, FP32, m, 1)))
-    return build(RMS_SCALE(Ref("o"), Ref("x"), Ref("s"), Ref("w"), 3 * n, 1e-5), entries, ulps=2)
+    return build(RMS_SCALE(Ref("o"), Ref("x"), Ref("s"), Ref("w"), 3 * n, 1e-5, m % 3 == 0), entries, ulps=2)
 
 
 def sigmoid_gate(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
@@ -571,6 +573,65 @@ def dequantise(scheme: Any) -> Callable[[np.random.Generator, DType, int, int], 
     return made
 
 
+def parts_case(
+    rng: np.random.Generator, d: DType, q_lens: list[int], kv_lens: list[int], part: str, **options: Any
+) -> Case:
+    """A part of attention on the sequences and pages of an attention case: heads 4 on 2, keys then values of 8."""
+    case = attention_case(rng, d, q_lens, kv_lens, **options)
+    i, columns = case.instruction, max([1, *kv_lens]) + 2
+    entries = {name: (case.kinds[name], array) for name, array in case.arrays.items()}
+    entries["z"] = (FP32, numbers(rng, FP32, sum(q_lens), i.heads, columns))
+    lengths = (Ref("ql"), Ref("kl"), "q", "kv")
+    heads, z, split = (i.heads, i.kv_heads), Ref("z"), i.kv_heads * i.qk_dim
+    made = {
+        "scores": PAGED_SCORES(z, i.q, i.cache, None, i.tables, *lengths, *heads, 0, i.qk_dim, 0.3),
+        "onto": PAGED_SCORES(z, i.q, i.cache, z, i.tables, *lengths, *heads, 0, i.qk_dim, 0.3),
+        "values": PAGED_VALUES(i.dst, z, i.cache, i.tables, *lengths, *heads, split, i.v_dim),
+        "softmax": MASKED_SOFTMAX(z, z, *lengths, i.window, i.chunk, i.sinks),
+    }
+    used = {ref.buffer for ref, _ in made[part].refs()}
+    entries = {name: entry for name, entry in entries.items() if name in used}
+    return build(made[part], entries, fp32_ulps=32, extents=case.extents)
+
+
+def attention_part(part: str) -> Callable[[np.random.Generator, DType, int, int], Case]:
+    def made(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+        options = {"window": n // 2 if m % 2 else 0, "sinks": n % 2 == 0}
+        return parts_case(rng, d, [m, 0, 1], [m + n // 2, 5, n], part, **options)
+
+    return made
+
+
+def heads_matmul(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    heads, k = 1 + m % 3, n + 2
+    used, across, outputs = (n, k, "rows") if m % 2 else (k, n, "columns")
+    entries = {
+        "o": (d, numbers(rng, d, m, heads * n)),
+        "a": (d, numbers(rng, d, m, heads * k)),
+        "w": (d, numbers(rng, d, heads * (used + 3), across)),
+    }
+    return build(HEADS_MATMUL(Ref("o"), Ref("a"), Ref("w"), heads, 2, outputs), entries, fp32_ulps=32)
+
+
+def multiply(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    entries = {"o": (d, numbers(rng, d, m, n)), "a": (d, numbers(rng, d, m, n))}
+    entries["b"] = (FP32, numbers(rng, FP32, m, n if m % 2 else 1))
+    return build(MULTIPLY(Ref("o"), Ref("a"), Ref("b")), entries)
+
+
+def mapped(function: Any) -> Callable[[np.random.Generator, DType, int, int], Case]:
+    def made(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+        entries = {"o": (d, numbers(rng, d, m, n)), "x": (d, numbers(rng, d, m, n))}
+        return build(MAP(Ref("o"), Ref("x"), function), entries, fp32_ulps=16)
+
+    return made
+
+
+def clamp(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    entries = {"o": (d, numbers(rng, d, m, n)), "x": (d, numbers(rng, d, m, n))}
+    return build(CLAMP(Ref("o"), Ref("x"), -0.5, 0.75), entries, exact=True)
+
+
 CASES: dict[str, Callable[[np.random.Generator, DType, int, int], Case]] = {
     "matmul": matmul,
     "attention": attention,
@@ -616,5 +677,15 @@ CASES: dict[str, Callable[[np.random.Generator, DType, int, int], Case]] = {
     "scatter": scatter,
     "embedding": embedding,
     "causal_conv": causal_conv,
+    "paged_scores": attention_part("scores"),
+    "paged_scores onto": attention_part("onto"),
+    "paged_values": attention_part("values"),
+    "masked_softmax": attention_part("softmax"),
+    "heads_matmul": heads_matmul,
+    "multiply": multiply,
+    "map": mapped("exp"),
+    "map sigmoid": mapped("sigmoid"),
+    "map erf": mapped("erf"),
+    "clamp": clamp,
     "gated_delta": gated_delta,
 }

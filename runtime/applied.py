@@ -1,0 +1,26 @@
+"""What passes made of a job's programs, for reports: which, in how many places of a step, with how many launches."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+from .plan import JobPlan
+from .report import PassReport
+
+
+def pass_reports(plan: JobPlan) -> tuple[PassReport, ...]:
+    """Every pass that changed something, over the programs of all cards, in the order in which they act."""
+    places: Counter[str] = Counter()
+    launches: Counter[str] = Counter()
+    parts: dict[str, dict[str, None]] = defaultdict(dict)
+    for rank in range(plan.layout.cards):
+        built = plan.built(rank, True)
+        calls = Counter(call.block for call in built.program.calls)
+        for change in built.rewritten:
+            places[change.name] += calls[change.block]
+            launches[change.name] += calls[change.block] * (len(change.new) - len(change.old))
+            parts[change.name] |= dict.fromkeys(part.mnemonic for part in change.new)
+    return tuple(
+        PassReport(name=name, places=count, launches=launches[name], into=tuple(parts[name]))
+        for name, count in places.items()
+    )
