@@ -31,6 +31,7 @@ LEFT_UNDEFINED = {
     ("permute", Role.OUT),
     ("grouped_matmul", Role.OUT),
     ("grouped_gated", Role.OUT),
+    ("grouped_situ_gated", Role.OUT),
 }
 
 

@@ -233,13 +233,13 @@ class PERMUTE(Instruction, opcode=0x36, unit=Unit.DMA):
         m.put(self.dst, dst)
 
 
-def _check_counts(instruction: Instruction, t: Shapes, counts: Ref, at: int) -> None:
+def check_counts(instruction: Instruction, t: Shapes, counts: Ref, at: int) -> None:
     kind = t.type_of(counts)
     require(len(kind.shape) == 1 and kind.dtype.name == "int32", instruction, f"counts is {kind}, must be int32 [n]")
     require(at >= 0, instruction, "at must be 0 or more")
 
 
-def _memory_counts(instruction: Instruction, m: Memory, counts: Ref, bound: tuple[int, ...], at: int) -> None:
+def memory_counts(instruction: Instruction, m: Memory, counts: Ref, bound: tuple[int, ...], at: int) -> None:
     """The counts in memory must be those that Work is computed from."""
     held = m.get(counts)[at : at + len(bound)].tolist()
     require(tuple(held) == bound, instruction, f"counts {held} in memory, {list(bound)} bound")
@@ -267,7 +267,7 @@ class GROUPED_MATMUL(Instruction, opcode=0x12, unit=Unit.TENSOR):
         require(dst.shape == (a.shape[0], w.shape[1]), self, f"dst is {dst}, must be [{a.shape[0]}, {w.shape[1]}]")
         require_floats(self, t, self.dst, self.a, self.w, self.bias)
         require_apart(self, self.dst, self.a, self.w, self.bias)
-        _check_counts(self, t, self.counts, self.at)
+        check_counts(self, t, self.counts, self.at)
         if self.bias is not None:
             bias = t.type_of(self.bias)
             require(bias.shape == w.shape[:2], self, f"bias is {bias}, must be [{w.shape[0]}, {w.shape[1]}]")
@@ -290,7 +290,7 @@ class GROUPED_MATMUL(Instruction, opcode=0x12, unit=Unit.TENSOR):
     def execute(self, m: Memory) -> None:
         a, w, dst = m.get(self.a), m.get(self.w), m.get(self.dst).copy()
         rows = local_counts(self, m, self.extent, self.at, len(w), len(a))
-        _memory_counts(self, m, self.counts, rows, self.at)
+        memory_counts(self, m, self.counts, rows, self.at)
         stop = 0
         for expert, count in enumerate(rows):
             start, stop = stop, stop + count
@@ -317,7 +317,7 @@ class GROUPED_GATED(Instruction, opcode=0x2C, unit=Unit.VECTOR):
         require(dst.shape == (x.shape[0], int(row) // 2), self, f"dst is {dst}, must be half of {x}")
         require_floats(self, t, self.dst, self.x)
         require_apart(self, self.dst, self.x)
-        _check_counts(self, t, self.counts, self.at)
+        check_counts(self, t, self.counts, self.at)
         require(self.experts > 0, self, "experts must be 1 or more")
 
     def work(self, s: Sizes) -> Work:
@@ -335,7 +335,7 @@ class GROUPED_GATED(Instruction, opcode=0x2C, unit=Unit.VECTOR):
     def execute(self, m: Memory) -> None:
         x, dst = m.get(self.x), m.get(self.dst).copy()
         counts = local_counts(self, m, self.extent, self.at, self.experts, len(x))
-        _memory_counts(self, m, self.counts, counts, self.at)
+        memory_counts(self, m, self.counts, counts, self.at)
         rows, half = sum(counts), x.shape[1] // 2
         dst[:rows] = activate(x[:rows, :half], x[:rows, half:], self.activation)
         m.put(self.dst, dst)

@@ -5,7 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Activation = Literal["silu", "gelu", "gelu_tanh", "swiglu_oai"]
+
+@dataclass(frozen=True)
+class Situ:
+    """Kimi K3's gate: beta * tanh(gate / beta) * sigmoid(gate) * linear_beta * tanh(up / linear_beta)."""
+
+    beta: float
+    linear_beta: float
+
+    def __str__(self) -> str:
+        return "situ"
+
+
+Activation = Literal["silu", "gelu", "gelu_tanh", "swiglu_oai"] | Situ
 Scoring = Literal["softmax", "sigmoid", "selected_softmax", "selected_sigmoid"]
 RopeRule = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
 
@@ -185,7 +197,8 @@ class LatentAttention:
     `q` makes the queries, or where `q_up` is not None a latent of theirs, normed by `q_norm`, from which `q_up` makes
     them; head h's are its `nope_dim` elements, then `rope_dim` that are rotated. `kv` makes the latent of `latent_dim`
     elements, normed by `kv_norm`, then `rope_dim` rotated elements of a key that all heads share; `kv_up` makes of the
-    normed latent each head's key of `nope_dim` and its value of `v_dim`. `scale` multiplies the scores.
+    normed latent each head's key of `nope_dim` and its value of `v_dim`. `scale` multiplies the scores. `gate` makes as
+    many elements as the heads' values, whose sigmoid scales what they give.
     """
 
     q: Projection
@@ -202,6 +215,7 @@ class LatentAttention:
     latent_dim: int
     scale: float
     rope: Rope | None
+    gate: Projection | None = None
 
     @property
     def num_kv_heads(self) -> int:
@@ -265,34 +279,75 @@ class Experts:
 
 
 @dataclass(frozen=True)
+class LatentExperts:
+    """Experts of a narrower stream: `down` makes it of a token, `up` makes the layer's output of the (normed) sum."""
+
+    down: Projection
+    norm: Norm | None
+    up: Projection
+
+
+@dataclass(frozen=True)
 class Moe:
     """The weighted sum of each token's experts, plus the shared expert where there is one.
 
-    `shared_gate` makes a number a token whose sigmoid scales what the shared expert gives.
+    `shared_gate` makes a number a token whose sigmoid scales what the shared expert gives. Under `latent` the routed
+    experts take and give latents; the router and the shared expert keep the whole width.
     """
 
     router: Router
     experts: Experts
     shared: GatedMlp | None = None
     shared_gate: Projection | None = None
+    latent: LatentExperts | None = None
+
+
+@dataclass(frozen=True)
+class ResidualMix:
+    """The sum of a token's states weighted by a softmax: scores are the normed states' products with `query`."""
+
+    norm: Norm
+    query: str
+
+
+@dataclass(frozen=True)
+class AttentionResiduals:
+    """A layer's part in attention residuals: attention and feed-forward read a mix of snapshots and the running sum.
+
+    `snapshots` have been taken before this layer; if it `takes` one, that is the running sum before its attention,
+    which then starts anew from the attention's output. Without a snapshot the running sum itself is read.
+    """
+
+    attention: ResidualMix
+    mlp: ResidualMix
+    snapshots: int
+    takes: bool
+
+    @property
+    def snapshots_after(self) -> int:
+        """Snapshots that stand after this layer."""
+        return self.snapshots + self.takes
 
 
 @dataclass(frozen=True)
 class DecoderLayer:
-    """x += attention(input_norm(x)); x += mlp(post_attention_norm(x))."""
+    """x += attention(input_norm(x)); x += mlp(post_attention_norm(x)), or with `residuals` as those say."""
 
     index: int
     input_norm: Norm
     attention: Attention | LatentAttention | DeltaNet
     post_attention_norm: Norm
     mlp: GatedMlp | Moe
+    residuals: AttentionResiduals | None = None
 
 
 @dataclass(frozen=True)
 class Graph:
     """A whole decoder, from token ids to logits; tensor names are those of the published checkpoint.
 
-    `embedding` is [vocab_size, hidden_size], as is `lm_head`, which is the same tensor when `tied`.
+    `embedding` is [vocab_size, hidden_size], as is `lm_head`, which is the same tensor when `tied`. `final_mix` comes
+    before the final norm where layers have attention residuals. `counts_buffers` says that the published size counts
+    every stored tensor, the corrections of routers too.
     """
 
     name: str
@@ -305,3 +360,5 @@ class Graph:
     final_norm: Norm
     lm_head: str
     tied: bool
+    final_mix: ResidualMix | None = None
+    counts_buffers: bool = False

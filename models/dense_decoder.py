@@ -18,6 +18,7 @@ from .blocks import (
     Moe,
     Norm,
     Projection,
+    Situ,
 )
 from .fields import Fields, is_number
 from .latent import LatentConfig, build_latent
@@ -194,7 +195,7 @@ def _feed_forward(config: ModelConfig, index: int) -> GatedMlp | Moe:
     prefix = f"model.layers.{index}."
     if config.moe is None or not config.moe.sparse[index]:
         return _mlp(config, f"{prefix}mlp")
-    return build_moe(config.moe, prefix, config.hidden_size, config.activation)
+    return build_moe(config.moe, prefix, config.hidden_size, config.activation, config.norm_eps)
 
 
 def _attention(config: ModelConfig, prefix: str, window: int) -> Attention:
@@ -267,8 +268,11 @@ def _head_dim(fields: Fields, hidden: int, heads: int, default: int | None) -> i
 def _activation(fields: Fields) -> Activation:
     fields.assume("hidden_act", "silu")
     name = fields.text("hidden_act", "silu")
+    if name == "situ":
+        return Situ(*(fields.number(f"activation_situ_{key}") for key in ("beta", "linear_beta")))
     if name not in ACTIVATIONS:
-        raise UnsupportedError(f"{fields.where}: hidden_act={name!r} is not supported; known: {', '.join(ACTIVATIONS)}")
+        known = ", ".join([*ACTIVATIONS, "situ"])
+        raise UnsupportedError(f"{fields.where}: hidden_act={name!r} is not supported; known: {known}")
     return ACTIVATIONS[name]
 
 

@@ -76,6 +76,8 @@ def _blocks(layers: tuple[DecoderLayer, ...]) -> tuple[str, ...]:
             _attention_words(layer.attention),
             _norm_words(layer.post_attention_norm),
             _mlp_words(layer.mlp),
+            *(["attention residuals"] if layer.residuals is not None else []),
+            *(["snapshot of the residual stream"] if layer.residuals is not None and layer.residuals.takes else []),
         )
     )
     return tuple(f"{count} x {words}" for words, count in counts.items())
@@ -91,6 +93,7 @@ def _latent_words(attention: LatentAttention) -> str:
     parts += [f"latent of {attention.latent_dim}"]
     parts += [f"query latent of {attention.q_norm.size}"] if attention.q_norm is not None else []
     parts += [f"{attention.rope.scaling.rule} rope"] if attention.rope else []
+    parts += ["output gate"] if attention.gate is not None else []
     parts += ["bias"] if attention.kv.biases else []
     return ", ".join(parts)
 
@@ -129,6 +132,7 @@ def _moe_words(moe: Moe) -> str:
     parts = [f"{router.top_k} of {experts.count} {experts.activation} experts of {experts.intermediate_size}"]
     parts += [f"{router.scoring.replace('_', ' ')} router"]
     parts += [f"{router.top_groups} of {router.groups} groups"] if router.groups > 1 else []
+    parts += [f"latents of {experts.hidden_size}"] if moe.latent is not None else []
     if moe.shared is not None:
         gated = "gated " if moe.shared_gate is not None else ""
         parts += [f"{gated}shared expert of {moe.shared.intermediate_size}"]

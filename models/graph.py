@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from .blocks import (
     Attention,
+    AttentionResiduals,
     DecoderLayer,
     DeltaNet,
     Experts,
@@ -16,6 +17,7 @@ from .blocks import (
     Moe,
     Norm,
     Projection,
+    ResidualMix,
     Rope,
 )
 from .config import family_of
@@ -37,14 +39,21 @@ def parameter_shapes(graph: Graph) -> Shapes:
     shapes: Shapes = {graph.embedding: (graph.vocab_size, graph.hidden_size)}
     for layer in graph.layers:
         shapes |= _layer_shapes(layer)
+    if graph.final_mix is not None:
+        shapes |= _mix_shapes(graph.final_mix)
     shapes |= _norm_shapes(graph.final_norm)
     shapes[graph.lm_head] = (graph.vocab_size, graph.hidden_size)
     return shapes
 
 
 def total_parameters(graph: Graph) -> int:
-    """How many parameters the model has, a tied matrix counted once; a router's correction is a buffer and not one."""
+    """How many parameters the model has, a tied matrix counted once; a router's correction is a buffer and not one.
+
+    Of a model whose published size counts buffers, it is one.
+    """
     everything = sum(math.prod(shape) for shape in parameter_shapes(graph).values())
+    if graph.counts_buffers:
+        return everything
     return everything - sum(moe.experts.count for moe in _moes(graph) if moe.router.correction is not None)
 
 
@@ -106,7 +115,16 @@ def _layer_shapes(layer: DecoderLayer) -> Shapes:
         | _attention_shapes(layer.attention)
         | _norm_shapes(layer.post_attention_norm)
         | (_moe_shapes(layer.mlp) if isinstance(layer.mlp, Moe) else _mlp_shapes(layer.mlp))
+        | _residual_shapes(layer.residuals)
     )
+
+
+def _residual_shapes(residuals: AttentionResiduals | None) -> Shapes:
+    return {} if residuals is None else _mix_shapes(residuals.attention) | _mix_shapes(residuals.mlp)
+
+
+def _mix_shapes(mix: ResidualMix) -> Shapes:
+    return _norm_shapes(mix.norm) | {mix.query: (1, mix.norm.size)}
 
 
 def _latent_shapes(attention: LatentAttention) -> Shapes:
@@ -114,6 +132,8 @@ def _latent_shapes(attention: LatentAttention) -> Shapes:
     if attention.q_norm is not None and attention.q_up is not None:
         shapes |= _norm_shapes(attention.q_norm) | _projection_shapes(attention.q_up)
     shapes |= _projection_shapes(attention.kv) | _norm_shapes(attention.kv_norm)
+    if attention.gate is not None:
+        shapes |= _projection_shapes(attention.gate)
     return shapes | _projection_shapes(attention.kv_up) | _projection_shapes(attention.out)
 
 
@@ -134,6 +154,9 @@ def _moe_shapes(moe: Moe) -> Shapes:
     if moe.router.correction is not None:
         shapes[moe.router.correction] = (moe.experts.count,)
     shapes |= _expert_shapes(moe.experts)
+    if moe.latent is not None:
+        shapes |= _projection_shapes(moe.latent.down) | _projection_shapes(moe.latent.up)
+        shapes |= _norm_shapes(moe.latent.norm) if moe.latent.norm is not None else {}
     if moe.shared is not None:
         shapes |= _mlp_shapes(moe.shared)
     return shapes | (_projection_shapes(moe.shared_gate) if moe.shared_gate is not None else {})

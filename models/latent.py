@@ -17,7 +17,7 @@ class LatentConfig:
     """Sizes in elements: of the two latents (`q_rank` 0: queries are made directly), and of a head's parts.
 
     `interleaved` says that rope turns neighbours, `bias` that what makes latents and outputs has biases,
-    `turned` that there is a rope at all.
+    `turned` that there is a rope at all, `output_gate` that g_proj makes a gate of what the heads give.
     """
 
     q_rank: int
@@ -28,6 +28,7 @@ class LatentConfig:
     interleaved: bool = True
     bias: bool = False
     turned: bool = True
+    output_gate: bool = False
 
     @property
     def head_dim(self) -> int:
@@ -89,4 +90,5 @@ def build_latent(latent: LatentConfig, prefix: str, heads: int, hidden: int, rop
         latent_dim=latent.kv_rank,
         scale=softmax_scale(latent, rope),
         rope=rope if latent.turned else None,
+        gate=projection("g_proj", heads * latent.v_dim, hidden) if latent.output_gate else None,
     )

@@ -7,9 +7,10 @@ from typing import Any
 
 from ..isa.errors import ConfigError, UnsupportedError
 from .blocks import DeltaNet, HeadRows, Norm, Projection
-from .fields import Fields
+from .fields import Fields, is_number
 
 KINDS = ("linear_attention", "full_attention")
+GATE_KEYS = ("gate_lower_bound", "use_full_rank_gate")
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class LinearConfig:
     `key_dim` and `value_dim` are a head's; `packed` puts query, key, value and gate of a key head side by side in one
     tensor, as Qwen3-Next's files have them; without it each kind stands together. `kda` makes it Kimi delta attention:
     a decay a key channel, above `lower_bound` where that is below 0, and a sigmoid gate, of low rank unless
-    `full_rank_gate`.
+    `full_rank_gate`. Its A_log is stored as [1, 1, heads, 1], or in `a_log_rows` of which the first are the heads'.
     """
 
     layers: tuple[bool, ...]
@@ -32,6 +33,7 @@ class LinearConfig:
     kda: bool = False
     lower_bound: float = 0.0
     full_rank_gate: bool = False
+    a_log_rows: int = 0
 
 
 def read_layer_kinds(fields: Fields, layers: int) -> tuple[bool, ...]:
@@ -70,13 +72,18 @@ def read_gated_delta_net(fields: Fields, layers: int, packed: bool) -> LinearCon
     )
 
 
-def read_kda(fields: Fields, layers: int) -> LinearConfig:
-    """Kimi delta attention, by the hub's linear_attn_config (whose lists count from 1) or transformers' own keys."""
+def read_kda(fields: Fields, layers: int, gates: bool = False) -> LinearConfig:
+    """Kimi delta attention, by the hub's linear_attn_config (whose lists count from 1) or transformers' own keys.
+
+    With `gates` Kimi K3's keys of its gates are read too, in the one place or the other.
+    """
     table: Any = fields.take("linear_attn_config", None, record=False)
     if table is None:
         is_linear = read_layer_kinds(fields, layers)
         heads, dim = fields.integer("linear_num_heads"), fields.integer("linear_head_dim")
-        return LinearConfig(is_linear, heads, heads, dim, dim, fields.integer("linear_conv_kernel_dim", 4, 2), kda=True)
+        kernel = fields.integer("linear_conv_kernel_dim", 4, 2)
+        bound, full_rank = _gates(fields) if gates else (0.0, False)
+        return LinearConfig(is_linear, heads, heads, dim, dim, kernel, False, True, bound, full_rank)
     if not isinstance(table, dict):
         raise fields.fault("linear_attn_config", "an object")
     inner = Fields(table, f"{fields.where}: linear_attn_config")
@@ -89,12 +96,22 @@ def read_kda(fields: Fields, layers: int) -> LinearConfig:
         raise inner.fault("kda_layers", f"with full_attn_layers every layer from 1 to {layers} once")
     heads, dim = inner.integer("num_heads"), inner.integer("head_dim")
     kernel = inner.integer("short_conv_kernel_size", 4, 2)
+    bound, full_rank = _gates(inner) if gates else (0.0, False)
     inner.refuse_the_rest(frozenset(), "Kimi delta attention")
     fields.take("layer_types", None, record=False)
     is_linear = tuple(index + 1 in linear for index in range(layers))
     fields.resolved["layer_types"] = [KINDS[not linear_here] for linear_here in is_linear]
     fields.resolved |= {"linear_num_heads": heads, "linear_head_dim": dim, "linear_conv_kernel_dim": kernel}
-    return LinearConfig(is_linear, heads, heads, dim, dim, kernel, kda=True)
+    fields.resolved |= {key: inner.resolved[key] for key in GATE_KEYS if key in inner.resolved}
+    return LinearConfig(is_linear, heads, heads, dim, dim, kernel, False, True, bound, full_rank)
+
+
+def _gates(fields: Fields) -> tuple[float, bool]:
+    """The lower bound of the log decay (0: none), and whether the output gate is of full rank."""
+    bound = fields.take("gate_lower_bound", None)
+    if bound is not None and (not is_number(bound) or bound >= 0):
+        raise fields.fault("gate_lower_bound", "a number below 0, or null")
+    return float(bound or 0), fields.flag("use_full_rank_gate", False)
 
 
 def build_linear(config: LinearConfig, prefix: str, hidden: int, eps: float) -> DeltaNet:
@@ -196,7 +213,7 @@ def build_kda(config: LinearConfig, at: str, hidden: int, eps: float) -> DeltaNe
         f"{at}.f_b_proj.weight": (width, dim),
         f"{at}.b_proj.weight": (heads, hidden),
         gate: (width, hidden if config.full_rank_gate else dim),
-        f"{at}.A_log": (1, 1, heads, 1),
+        f"{at}.A_log": (config.a_log_rows,) if config.a_log_rows else (1, 1, heads, 1),
         f"{at}.dt_bias": (width,),
     }
     if not config.full_rank_gate:
@@ -215,7 +232,7 @@ def build_kda(config: LinearConfig, at: str, hidden: int, eps: float) -> DeltaNe
         beta=HeadRows(f"{at}.b_proj.weight", 1),
         decay=HeadRows(f"{at}.f_b_proj.weight", dim),
         convs=(q_conv, k_conv, v_conv),
-        a_log=HeadRows(f"{at}.A_log", 1, axis=2),
+        a_log=HeadRows(f"{at}.A_log", 1, axis=0 if config.a_log_rows else 2),
         dt_bias=HeadRows(f"{at}.dt_bias", dim),
         norm=Norm("rms", dim, f"{at}.o_norm.weight", None, eps),
         gate_activation="sigmoid",

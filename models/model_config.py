@@ -28,6 +28,7 @@ class Form(TypedDict, total=False):
     plus_one: bool
     output_gate: bool
     linear: LinearConfig | None
+    residual_block: int
 
 
 @dataclass(frozen=True)
@@ -37,9 +38,10 @@ class ModelConfig:
 
     Sizes are in elements; `windows` has one entry a layer (0: full attention). `qk_norm` norms each head of q and k, or
     all heads together if `full_qk_norm`; norms scale by 1 + weight if `plus_one`; q carries an output gate's rows if
-    `output_gate`; `linear` are the layers of linear attention, None where there are none. `resolved` holds every key
-    that was read, in transformers 5 spelling, at the value that counts (family defaults filled in); `raw` is the file
-    as it was, for display. `assumed` names values the file left out and the family's published defaults supplied.
+    `output_gate`; `linear` are the layers of linear attention, None where there are none; each `residual_block` layers
+    (0: none) the residual stream leaves a snapshot that later layers mix in. `resolved` holds every key that was read,
+    in transformers 5 spelling, at the value that counts (family defaults filled in); `raw` is the file as it was, for
+    display. `assumed` names values the file left out and the family's published defaults supplied.
     """
 
     name: str
@@ -72,6 +74,7 @@ class ModelConfig:
     output_gate: bool = False
     linear: LinearConfig | None = None
     latent: LatentConfig | None = None
+    residual_block: int = 0
     quantization: QuantPlan | None = field(default=None, compare=False, repr=False)
     assumed: tuple[str, ...] = field(default=(), compare=False)
     source: str = field(default="", compare=False)

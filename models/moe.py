@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..isa.errors import ConfigError
-from .blocks import Activation, Experts, GatedMlp, Moe, Projection, Router, Scoring
+from .blocks import Activation, Experts, GatedMlp, LatentExperts, Moe, Norm, Projection, Router, Scoring
 from .fields import Fields
 
 
@@ -27,6 +27,7 @@ class MoeNames:
     down_bias: str | None = None
     shared: str = ""
     shared_gate: str | None = None
+    latent: tuple[str, str, str] = ("", "", "")  # what makes latents, their norm, what makes outputs of them
 
 
 MIXTRAL_NAMES = MoeNames(
@@ -42,7 +43,8 @@ DEEPSEEK_NAMES = MoeNames(shared="mlp.shared_experts")
 class MoeConfig:
     """The expert layers of a model; `sparse` says of every layer whether it has experts or a dense feed-forward.
 
-    `expert_size` and `shared_size` are widths in elements (0: no shared expert). The routing rules are those of
+    `expert_size` and `shared_size` are widths in elements (0: no shared expert); routed experts take latents of
+    `latent_size` (0: the whole stream), whose sum is normed if `latent_norm`. The routing rules are those of
     `blocks.Router`.
     """
 
@@ -58,6 +60,8 @@ class MoeConfig:
     top_groups: int = 1
     group_best: int = 1
     shared_size: int = 0
+    latent_size: int = 0
+    latent_norm: bool = False
     activation: Activation | None = None
     names: MoeNames = field(default=MoeNames(), repr=False)
 
@@ -110,8 +114,8 @@ def check_groups(fields: Fields, moe: MoeConfig) -> MoeConfig:
     return moe
 
 
-def build_moe(moe: MoeConfig, prefix: str, hidden: int, activation: Activation) -> Moe:
-    """The expert layer whose tensors stand below `prefix` (`model.layers.N.`)."""
+def build_moe(moe: MoeConfig, prefix: str, hidden: int, activation: Activation, eps: float = 0.0) -> Moe:
+    """The expert layer whose tensors stand below `prefix` (`model.layers.N.`); `eps` is that of a norm of latents."""
     names = moe.names
 
     def named(name: str | None) -> str | None:
@@ -119,7 +123,7 @@ def build_moe(moe: MoeConfig, prefix: str, hidden: int, activation: Activation) 
 
     experts = Experts(
         count=moe.num_experts,
-        hidden_size=hidden,
+        hidden_size=moe.latent_size or hidden,
         intermediate_size=moe.expert_size,
         activation=moe.activation or activation,
         gate_up=tuple(prefix + name for name in names.gate_up),
@@ -147,7 +151,19 @@ def build_moe(moe: MoeConfig, prefix: str, hidden: int, activation: Activation) 
     gate = None
     if moe.shared_size and names.shared_gate is not None:
         gate = Projection((prefix + names.shared_gate,), (), (1,), hidden)
-    return Moe(router, experts, _shared(moe, prefix, hidden, activation), gate)
+    return Moe(router, experts, _shared(moe, prefix, hidden, activation), gate, _latent(moe, prefix, hidden, eps))
+
+
+def _latent(moe: MoeConfig, prefix: str, hidden: int, eps: float) -> LatentExperts | None:
+    """What stands around experts of a narrower stream."""
+    if not moe.latent_size:
+        return None
+    down, norm, up = (f"{prefix}{name}" for name in moe.names.latent)
+    return LatentExperts(
+        down=Projection((down,), (), (moe.latent_size,), hidden),
+        norm=Norm("rms", moe.latent_size, norm, None, eps) if moe.latent_norm else None,
+        up=Projection((up,), (), (hidden,), moe.latent_size),
+    )
 
 
 def _shared(moe: MoeConfig, prefix: str, hidden: int, activation: Activation) -> GatedMlp | None:

@@ -1,4 +1,4 @@
-"""PrefixedStore: a text model's tensors in a checkpoint that holds other towers too, under the names they have alone."""
+"""PrefixedStore: the tensors of a text model in a checkpoint that holds other towers too, under its own names."""
 
 from __future__ import annotations
 

@@ -78,6 +78,7 @@ class JobPlan:
             pages[request.index % self.layout.dp] += pool.pages_for(request.most_kv_tokens)
         most = -(-len(self.sequences) // self.layout.dp)
         longest = max(pool.pages_for(request.most_kv_tokens) for request in self.requests())
+        longest = max(pool.pages_for(request.most_kv_tokens) for request in self.requests())
         extents = routed_extents(self.graph, tokens) | {
             "tokens": (tokens,),
             "sequences": (most,),
@@ -177,19 +178,21 @@ class JobPlan:
     def _sizes(self) -> tuple[int, ...]:
         """For each rank the lowest rank that holds buffers of the very same sizes.
 
-        Tensor-parallel peers of a stage do, save for a larger share of an uneven vocabulary or of the experts, and for
-        biases that only the first of them adds.
+        Tensor-parallel peers of a stage do, save for a larger share of an uneven vocabulary, of the experts or of their
+        latents, and for biases that only the first of them adds.
         """
         layout = self.layout
         shares = [size for _, size in split_even(self.graph.vocab_size, layout.tp)]
         biased = any(self._first_adds(layer) for layer in self.graph.layers)
         slices_biased = any(isinstance(layer.mlp, Moe) and layer.mlp.experts.down_bias for layer in self.graph.layers)
 
+        latents = [split_even(width, layout.tp) for width in sorted(self._latent_widths())]
+
         def key(rank: int) -> tuple[object, ...]:
             index = layout.tp_index_of(rank)
             own = [layout.experts_of(rank, count) for count in self._expert_counts]
             first_slice = slices_biased and all(not share.slice_ for share in own)
-            experts = tuple(share.count for share in own)
+            experts = tuple(share.count for share in own) + tuple(split[index][1] for split in latents)
             return layout.stage_of(rank), shares[index], biased and index == 0, first_slice, experts
 
         return self._lowest(key)
@@ -202,6 +205,11 @@ class JobPlan:
     @cached_property
     def _expert_counts(self) -> list[int]:
         return sorted({layer.mlp.experts.count for layer in self.graph.layers if isinstance(layer.mlp, Moe)})
+
+    def _latent_widths(self) -> set[int]:
+        """Widths of latents whose way up is cut evenly, whether tp divides them or not."""
+        moes = (layer.mlp for layer in self.graph.layers if isinstance(layer.mlp, Moe))
+        return {moe.latent.up.in_features for moe in moes if moe.latent is not None}
 
     def _first_adds(self, layer: DecoderLayer) -> bool:
         """Whether only the first tensor-parallel rank holds some bias of the layer, because partial sums are added."""

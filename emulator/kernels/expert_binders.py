@@ -61,7 +61,7 @@ def bind_permute(i: PERMUTE, memory: ArrayMemory) -> Thunk:
     return thunk
 
 
-def _rows_of(i: Instruction, counts: Array, at: int, number: int, limit: int) -> Array:
+def rows_of(i: Instruction, counts: Array, at: int, number: int, limit: int) -> Array:
     """Rows of each expert, from memory; ProgramError where they cannot be."""
     own = counts[at : at + number]
     if len(own) != number or (own < 0).any() or int(own.sum()) > limit:
@@ -84,7 +84,7 @@ def bind_grouped_matmul(i: GROUPED_MATMUL, memory: ArrayMemory) -> Thunk:
         return int(experts.few_rows(*few, first, last))
 
     def thunk() -> None:
-        rows = _rows_of(i, counts, i.at, number, a.count)
+        rows = rows_of(i, counts, i.at, number, a.count)
         small = rows <= FUSED_ROWS
         over_rows(run, n, int(rows[small].sum()) * n * k // 8)
         jobs: list[Callable[[], None]] = []
@@ -131,7 +131,7 @@ def bind_grouped_gated(i: GROUPED_GATED, memory: ArrayMemory) -> Thunk:
         return int(elementwise.gated(*arguments, first, last))
 
     def thunk() -> None:
-        rows = int(_rows_of(i, counts, i.at, i.experts, x.count).sum())
+        rows = int(rows_of(i, counts, i.at, i.experts, x.count).sum())
         over_rows(run, rows, 8 * rows * dst.cols)
 
     return thunk

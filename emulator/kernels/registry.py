@@ -11,6 +11,7 @@ from . import (
     partial_binders,
     quantised_binders,
     recurrent_binders,
+    residual_binders,
     scaling_binders,
     tensor_binders,
     vector_binders,
@@ -29,6 +30,7 @@ MODULES = (
     expert_binders,
     recurrent_binders,
     scaling_binders,
+    residual_binders,
     dma_binders,
 )
 

@@ -19,8 +19,24 @@ NAMES = replace(
 
 
 def read(fields: Fields, name: str) -> ModelConfig:
-    """A kimi_linear config.json, as transformers or the hub spells it; Kimi K3's keys are refused."""
+    """A kimi_linear config.json, as transformers or the hub spells it; Kimi K3's keys make it a kimi_k3."""
     layers = num_layers(fields)
+    moe = read_moe(fields, layers)
+    linear = read_kda(fields, layers)
+    return read_dense(
+        fields,
+        name,
+        ARCHITECTURE,
+        (0,) * layers,
+        moe=check_groups(fields, moe),
+        latent=replace(read_latent(fields, fields.integer("num_attention_heads")), turned=False),
+        linear=linear,
+        limit_key=limit_key(fields),
+    )
+
+
+def read_moe(fields: Fields, layers: int) -> MoeConfig:
+    """Kimi Linear's expert layers, and the keys that leave its mathematics alone or may say nothing else."""
     experts = fields.integer("num_experts", maximum=1 << 16)
     width = fields.integer("moe_intermediate_size")
     for ignored in ("pretraining_tp", "output_router_logits", "router_aux_loss_coef", "use_grouped_topk"):
@@ -28,7 +44,7 @@ def read(fields: Fields, name: str) -> ModelConfig:
     for key, value in (("mla_use_nope", True), ("moe_router_activation_func", "sigmoid"), ("moe_layer_freq", 1)):
         fields.neutral(key, value, None)
     fields.take("num_nextn_predict_layers", None, record=False)
-    moe = MoeConfig(
+    return MoeConfig(
         experts,
         fields.integer("num_experts_per_token", maximum=experts),
         width,
@@ -43,18 +59,11 @@ def read(fields: Fields, name: str) -> ModelConfig:
         shared_size=width * fields.integer("num_shared_experts", 1, minimum=0),
         names=NAMES,
     )
-    linear = read_kda(fields, layers)
-    latent = replace(read_latent(fields, fields.integer("num_attention_heads")), turned=False)
-    return read_dense(
-        fields,
-        name,
-        ARCHITECTURE,
-        (0,) * layers,
-        moe=check_groups(fields, moe),
-        latent=latent,
-        linear=linear,
-        limit_key="max_position_embeddings" if "max_position_embeddings" in fields.raw else "model_max_length",
-    )
+
+
+def limit_key(fields: Fields) -> str:
+    """The key that says how long a sequence may be: the hub's or transformers'."""
+    return "max_position_embeddings" if "max_position_embeddings" in fields.raw else "model_max_length"
 
 
 def _sparse(fields: Fields, layers: int) -> tuple[bool, ...]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from ...isa.operands import Ref
 from ...isa.program import Group, Program
 from ...isa.vector import ADD, ADD_RMSNORM
-from ...models.blocks import DecoderLayer, DeltaNet, LatentAttention
+from ...models.blocks import AttentionResiduals, DecoderLayer, DeltaNet, LatentAttention
 from .attention import lower_attention
+from .builder import BlockBuilder
 from .delta_net import lower_delta_net
 from .ends import embed, head, load_inputs, receive, send
 from .feed_forward import lower_feed_forward
 from .latent import lower_latent_attention
+from .residuals import first, mix, take
 from .stage import EXTENTS, Stage
 from .weights import layer_name
 
@@ -37,18 +40,60 @@ def _layer(stage: Stage, layer: DecoderLayer) -> None:
     x = block.param("x", stage.x)
     normed = block.local("normed", dtype, "tokens", hidden)
     partial = block.local("partial", dtype, "tokens", hidden)
+    if layer.residuals is not None:
+        _mixed_layer(stage, block, layer, layer.residuals, x, normed, partial)
+        return
     stage.norm(block, f"{name}.input_norm", layer.input_norm, normed, x)
-    if isinstance(layer.attention, DeltaNet):
-        lower_delta_net(stage, block, layer.attention, name, normed, partial)
-    elif isinstance(layer.attention, LatentAttention):
-        lower_latent_attention(stage, block, layer.attention, name, normed, partial)
-    else:
-        lower_attention(stage, block, layer.attention, name, normed, partial)
-    stage.all_reduce(block, partial)
+    _mixer(stage, block, layer, name, normed, partial)
     norm = layer.post_attention_norm
     weight = stage.weight(block, "post_norm", stage.weights.norm(f"{name}.post_norm", norm))
     block.emit(ADD_RMSNORM(dst=normed, x=x, delta=partial, weight=weight, eps=norm.eps, plus_one=norm.plus_one))
     lower_feed_forward(stage, block, layer.mlp, name, normed, partial)
     stage.all_reduce(block, partial)
     block.emit(ADD(dst=x, a=x, b=partial))
+    stage.program.call(block)
+
+
+def _mixer(stage: Stage, block: BlockBuilder, layer: DecoderLayer, name: str, normed: Ref, out: Ref) -> None:
+    """out = attention(normed), summed over the tensor-parallel group."""
+    if isinstance(layer.attention, DeltaNet):
+        lower_delta_net(stage, block, layer.attention, name, normed, out)
+    elif isinstance(layer.attention, LatentAttention):
+        lower_latent_attention(stage, block, layer.attention, name, normed, out)
+    else:
+        lower_attention(stage, block, layer.attention, name, normed, out)
+    stage.all_reduce(block, out)
+
+
+def _mixed_layer(
+    stage: Stage,
+    block: BlockBuilder,
+    layer: DecoderLayer,
+    residuals: AttentionResiduals,
+    x: Ref,
+    normed: Ref,
+    partial: Ref,
+) -> None:
+    """Attention and feed-forward of mixes of the snapshots and x, which starts anew where the layer takes one of it."""
+    name, read = layer_name(layer), x
+    mixed = block.local("mixed_stream", stage.options.dtype, "tokens", stage.graph.hidden_size)
+    if residuals.snapshots:
+        read = mixed
+        snapshots = first(stage, block, residuals.snapshots)
+        mix(stage, block, residuals.attention, f"{name}.attention_mix", mixed, snapshots, x)
+    stage.norm(block, f"{name}.input_norm", layer.input_norm, normed, read)
+    total = x
+    if residuals.takes:
+        take(stage, block, residuals.snapshots, x)
+        total = block.local("attention_out", stage.options.dtype, "tokens", stage.graph.hidden_size)
+        _mixer(stage, block, layer, name, normed, total)
+    else:
+        _mixer(stage, block, layer, name, normed, partial)
+        block.emit(ADD(dst=x, a=x, b=partial))
+    snapshots = first(stage, block, residuals.snapshots_after)
+    mix(stage, block, residuals.mlp, f"{name}.mlp_mix", mixed, snapshots, total)
+    stage.norm(block, f"{name}.post_norm", layer.post_attention_norm, normed, mixed)
+    lower_feed_forward(stage, block, layer.mlp, name, normed, partial)
+    stage.all_reduce(block, partial)
+    block.emit(ADD(dst=x, a=total, b=partial))
     stage.program.call(block)

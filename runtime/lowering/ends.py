@@ -9,7 +9,9 @@ from ...isa.operands import Ref
 from ...isa.program import Buffer, Space
 from ...isa.tensor import MATMUL
 from ...isa.vector import ARGMAX, SAMPLE
+from ...models.blocks import ResidualMix
 from .builder import BlockBuilder, buffer
+from .residuals import first, mix, snapshots_before
 from .stage import Stage
 from .weights import WeightBuffer, head_name
 
@@ -52,16 +54,20 @@ def embed(stage: Stage) -> None:
 
 
 def receive(stage: Stage) -> None:
-    """x comes from the stage before."""
+    """x comes from the stage before, and the snapshots that its layers and those before them took."""
     block = stage.program.block("receive")
     block.emit(RECV(x=block.param("x", stage.x), group="pp", peer=stage.number - 1))
+    if count := snapshots_before(stage, stage.layers.start):
+        block.emit(RECV(x=first(stage, block, count), group="pp", peer=stage.number - 1))
     stage.program.call(block)
 
 
 def send(stage: Stage) -> None:
-    """x goes to the next stage."""
+    """x goes to the next stage, and all snapshots that stand."""
     block = stage.program.block("send")
     block.emit(SEND(x=block.param("x", stage.x), group="pp", peer=stage.number + 1))
+    if count := snapshots_before(stage, stage.layers.stop):
+        block.emit(SEND(x=first(stage, block, count), group="pp", peer=stage.number + 1))
     stage.program.call(block)
 
 
@@ -70,7 +76,10 @@ def head(stage: Stage) -> None:
     graph, dtype = stage.graph, stage.options.dtype
     block = stage.program.block("head")
     wanted = block.local("wanted", dtype, "rows", graph.hidden_size)
-    block.emit(GATHER(dst=wanted, src=block.param("x", stage.x), index=block.param("rows", stage.inputs.rows)))
+    rows = block.param("rows", stage.inputs.rows)
+    block.emit(GATHER(dst=wanted, src=block.param("x", stage.x), index=rows))
+    if graph.final_mix is not None:
+        wanted = _final_mix(stage, block, graph.final_mix, wanted, rows)
     normed = block.local("normed", dtype, "rows", graph.hidden_size)
     stage.norm(block, "final_norm", graph.final_norm, normed, wanted)
     name = head_name(graph, stage.layout)
@@ -84,6 +93,17 @@ def head(stage: Stage) -> None:
         block.emit(ALL_GATHER(dst=whole, src=shard, group="tp", axis="columns"))
     _pick(stage, block, whole)
     stage.program.call(block)
+
+
+def _final_mix(stage: Stage, block: BlockBuilder, final: ResidualMix, wanted: Ref, rows: Ref) -> Ref:
+    """The wanted rows of the stream, mixed with all snapshots of theirs."""
+    dtype, hidden = stage.options.dtype, stage.graph.hidden_size
+    count = snapshots_before(stage, stage.layers.stop)
+    gathered = block.local("wanted_snapshots", dtype, "rows", count * hidden)
+    block.emit(GATHER(dst=gathered, src=first(stage, block, count), index=rows))
+    mixed = block.local("mixed_stream", dtype, "rows", hidden)
+    mix(stage, block, final, "final_mix", mixed, gathered, wanted)
+    return mixed
 
 
 def _shard_logits(stage: Stage, block: BlockBuilder, normed: Ref, weight: WeightBuffer) -> Ref | None:

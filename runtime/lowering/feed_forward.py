@@ -6,11 +6,13 @@ from ...isa.dtype import FP32, INT32
 from ...isa.experts import COMBINE, GROUPED_GATED, GROUPED_MATMUL, PERMUTE, ROUTE
 from ...isa.operands import Ref
 from ...isa.rows import SIGMOID_GATE
+from ...isa.situ import GROUPED_SITU_GATED, SITU_GATED
 from ...isa.tensor import MATMUL
 from ...isa.vector import ADD, GATED
-from ...models.blocks import Experts, GatedMlp, Moe, Router
+from ...models.blocks import Experts, GatedMlp, Moe, Router, Situ
 from ..layout import ExpertShare
 from .builder import BlockBuilder
+from .latent_experts import LATENTS, lower_latent_in, lower_latent_out
 from .stage import Stage
 
 
@@ -30,7 +32,10 @@ def lower_mlp(stage: Stage, block: BlockBuilder, mlp: GatedMlp, name: str, x: Re
     w, b = stage.weight(block, "gate_up_weight", weight), stage.optional(block, "gate_up_bias", bias)
     block.emit(MATMUL(dst=gate_up, a=x, w=w, bias=b))
     activated = block.local("activated", dtype, "tokens", width)
-    block.emit(GATED(dst=activated, x=gate_up, activation=mlp.activation))
+    if isinstance(mlp.activation, Situ):
+        block.emit(SITU_GATED(activated, gate_up, mlp.activation.beta, mlp.activation.linear_beta))
+    else:
+        block.emit(GATED(dst=activated, x=gate_up, activation=mlp.activation))
     weight, bias = stage.weights.row_parallel(f"{name}.down", mlp.down)
     w, b = stage.weight(block, "down_weight", weight), stage.optional(block, "down_bias", bias)
     block.emit(MATMUL(dst=out, a=activated, w=w, bias=b))
@@ -45,7 +50,14 @@ def lower_moe(stage: Stage, block: BlockBuilder, moe: Moe, name: str, x: Ref, ou
     extent = block.extent("experts", expert_extent(name))
     own = stage.layout.experts_of(stage.rank, moe.experts.count)
     _route(stage, block, moe.router, name, x, extent, own)
-    _experts(stage, block, moe.experts, name, x, out, extent, own, stage.routed_rows(moe.router.top_k))
+    rows = stage.routed_rows(moe.router.top_k)
+    if moe.latent is None:
+        _experts(stage, block, moe.experts, name, x, out, extent, own, rows)
+    else:
+        taken, given = (block.local(part, stage.options.dtype, "tokens", moe.experts.hidden_size) for part in LATENTS)
+        lower_latent_in(stage, block, moe.latent, name, x, taken)
+        _experts(stage, block, moe.experts, name, taken, given, extent, own, rows)
+        lower_latent_out(stage, block, moe.latent, name, given, out)
     if moe.shared is not None:
         _shared(stage, block, moe, name, x, out)
 
@@ -108,7 +120,11 @@ def _experts(
     b = stage.optional(block, "experts_gate_up_bias", weights.gate_up_bias)
     block.emit(GROUPED_MATMUL(gate_up, permuted, w, b, counts, extent, at))
     activated = block.local("expert_activated", dtype, rows, width)
-    block.emit(GROUPED_GATED(activated, gate_up, counts, extent, at, own.count, experts.activation))
+    places = (activated, gate_up, counts, extent, at, own.count)
+    if isinstance(experts.activation, Situ):
+        block.emit(GROUPED_SITU_GATED(*places, experts.activation.beta, experts.activation.linear_beta))
+    else:
+        block.emit(GROUPED_GATED(*places, experts.activation))
     result = block.local("expert_out", dtype, rows, hidden)
     w = stage.weight(block, "experts_down", weights.down)
     b = stage.optional(block, "experts_down_bias", weights.down_bias)
@@ -120,7 +136,7 @@ def _shared(stage: Stage, block: BlockBuilder, moe: Moe, name: str, x: Ref, out:
     """out += this rank's part of the expert that every token takes."""
     assert moe.shared is not None
     dtype = stage.options.dtype
-    shared = block.local("shared", dtype, "tokens", moe.experts.hidden_size)
+    shared = block.local("shared", dtype, "tokens", stage.graph.hidden_size)
     lower_mlp(stage, block, moe.shared, f"{name}.shared", x, shared)
     if moe.shared_gate is not None:
         gate = block.local("shared_gate", dtype, "tokens", 1)

@@ -6,8 +6,9 @@ from ...isa.dma import SCATTER
 from ...isa.latent import LATENT_ATTENTION
 from ...isa.operands import Ref
 from ...isa.program import Space
+from ...isa.rows import SIGMOID_GATE
 from ...isa.tensor import MATMUL
-from ...models.blocks import LatentAttention
+from ...models.blocks import LatentAttention, Projection
 from .attention import lower_rope
 from .builder import BlockBuilder, buffer
 from .stage import Stage
@@ -53,9 +54,19 @@ def lower_latent_attention(
             scale=attention.scale,
         )
     )
+    if attention.gate is not None:
+        _gate(stage, block, attention.gate, name, x, attended)
     weight, bias = stage.weights.row_parallel(f"{name}.out", attention.out)
     w, b = stage.weight(block, "out_weight", weight), stage.optional(block, "out_bias", bias)
     block.emit(MATMUL(dst=out, a=attended, w=w, bias=b))
+
+
+def _gate(stage: Stage, block: BlockBuilder, gate: Projection, name: str, x: Ref, attended: Ref) -> None:
+    """What this rank's heads give, times the sigmoid of their rows of the gate."""
+    weight, _ = stage.weights.fused(f"{name}.out_gate", gate, [stage.weights.share(gate.out_features[0])])
+    made = block.local("out_gate", stage.options.dtype, *block.locals[attended.buffer].shape)
+    block.emit(MATMUL(dst=made, a=x, w=stage.weight(block, "out_gate_weight", weight), bias=None))
+    block.emit(SIGMOID_GATE(dst=attended, x=attended, gate=made))
 
 
 def _make_latents_and_queries(stage: Stage, block: BlockBuilder, attention: LatentAttention, name: str, x: Ref) -> int:

@@ -106,6 +106,11 @@ class WeightPlan:
                 f"{self.scheme.name}; choose a smaller --group or tp"
             )
 
+    def share(self, size: int) -> tuple[int, int]:
+        """[start, stop) of this rank's even share of a side, the first ranks holding one more if it does not divide."""
+        start, count = split_even(size, self.tp)[self.index]
+        return start, start + count
+
     def _share(self, size: int) -> tuple[int, int]:
         share = size // self.tp
         return self.index * share, (self.index + 1) * share
@@ -198,7 +203,7 @@ class WeightPlan:
 
     def row_parallel(self, name: str, projection: Projection) -> tuple[WeightBuffer, WeightBuffer | None]:
         """A matrix cut along its inputs; its bias stands on the first rank alone, since the partial sums are added."""
-        start, stop = self._share(projection.in_features)
+        start, stop = self.share(projection.in_features)
         self._check_cut(name, stop - start, projection.in_features)
         weight = self._add(
             name,

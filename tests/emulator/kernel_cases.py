@@ -1,7 +1,7 @@
 """Cases for the kernels: an instruction over random storage arrays, checked against its NumPy meaning."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,10 @@ from siltwin.isa.partial import MERGE_PARTS, NOTHING, PARTIAL_ATTENTION, PARTIAL
 from siltwin.isa.program import Binding, Block
 from siltwin.isa.quantised import DEQUANTISE, packed_types
 from siltwin.isa.recurrent import CAUSAL_CONV, GATED_DELTA
+from siltwin.isa.residual import RESIDUAL_MIX
 from siltwin.isa.rows import RMS_SCALE, SIGMOID_GATE, SUM_SQUARES
 from siltwin.isa.scaling import POSITION_SCALE, RMS_UNIT, SCALE_ROUTED, SOFT_CAP
+from siltwin.isa.situ import GROUPED_SITU_GATED, SITU_GATED
 from siltwin.isa.tensor import ATTENTION, MATMUL
 from siltwin.isa.vector import (
     ADD,
@@ -399,6 +401,24 @@ def sigmoid_gate(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
     return build(SIGMOID_GATE(Ref("o"), Ref("x"), Ref("g")), entries)
 
 
+def residual_mix(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    entries = {name: (d, numbers(rng, d, m, n)) for name in "ox"} | {"v": (d, numbers(rng, d, m, n * (1 + m % 4)))}
+    entries |= {name: (d, numbers(rng, d, n)) for name in "wp"}
+    refs = [Ref(name) for name in "ovxwp"]
+    return build(RESIDUAL_MIX(*refs, 1e-5), entries, fp32_ulps=16, floor=4e-6)
+
+
+def situ_gated(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    entries = {"o": (d, numbers(rng, d, m, n)), "x": (d, encode(numbers(rng, FP32, m, 2 * n) * 4, d))}
+    return build(SITU_GATED(Ref("o"), Ref("x"), 4.0, 25.0), entries, fp32_ulps=16)
+
+
+def grouped_situ_gated(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    plain = grouped_gated(rng, d, m, n)
+    instruction = GROUPED_SITU_GATED(Ref("o"), Ref("x"), Ref("c"), "e", 1, 5, 3.0, 0.5)
+    return replace(plain, instruction=instruction, fp32_ulps=16)
+
+
 def route(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
     experts, top = 4 * (1 + n // 4), 1 + n % 3
     scoring: Any = ("softmax", "sigmoid", "selected_softmax", "selected_sigmoid")[m % 4]
@@ -650,6 +670,9 @@ CASES: dict[str, Callable[[np.random.Generator, DType, int, int], Case]] = {
     "sum_squares": sum_squares,
     "rms_scale": rms_scale,
     "sigmoid_gate": sigmoid_gate,
+    "residual_mix": residual_mix,
+    "situ_gated": situ_gated,
+    "grouped_situ_gated": grouped_situ_gated,
     "dequantise": dequantise("int8_g128"),
     "dequantise channel": dequantise("fp8_e4m3_channel"),
     "dequantise int4": dequantise("int4_g32"),

@@ -93,6 +93,15 @@ LEGAL: dict[str, tuple[str, str]] = {
         "x: bf16[n, 8]; s: int32[t, 3]; w: fp32[t, 3]",
     ),
     "sigmoid_gate": ("dst=%d x=%x gate=%g", "d: bf16[t, 8]; x: bf16[t, 8]; g: bf16[t, 1]"),
+    "residual_mix": (
+        "dst=%d snapshots=%s x=%x weight=%w query=%q eps=1e-05",
+        "d: bf16[t, 8]; s: bf16[t, 24]; x: bf16[t, 8]; w: bf16[8]; q: bf16[8]",
+    ),
+    "situ_gated": ("dst=%d x=%x beta=4.0 linear_beta=25.0", "d: bf16[t, 8]; x: fp32[t, 16]"),
+    "grouped_situ_gated": (
+        "dst=%d x=%x counts=%c extent=q_lens at=0 experts=4 beta=4.0 linear_beta=25.0",
+        "d: bf16[n, 8]; x: bf16[n, 16]; c: int32[16]",
+    ),
     "route": (
         "ids=%i weights=%w counts=%c logits=%l bias=%b extent=q_lens parts=2 scoring=sigmoid groups=4 top_groups=2 "
         "group_best=2 renormalise=yes eps=0.0 scale=2.5",
@@ -331,6 +340,13 @@ BROKEN: list[tuple[str, str, str]] = [  # mnemonic, "what was -> what stands ins
         "dst=%d -> dst=%g; g: bf16[t, 1] -> g: bf16[t, 9]; dst=%g -> dst=%g[0:8]; gate=%g -> gate=%g[7:8]",
         "overlaps",
     ),
+    ("residual_mix", "s: bf16[t, 24] -> s: bf16[t, 20]", "must hold whole rows of"),
+    ("residual_mix", "dst=%d -> dst=%x", "%x overlaps %x"),
+    ("situ_gated", "x: fp32[t, 16] -> x: fp32[t, 15]", "must be two halves"),
+    ("situ_gated", "linear_beta=25.0 -> linear_beta=0.0", "must be above 0"),
+    ("grouped_situ_gated", "d: bf16[n, 8] -> d: bf16[n, 4]", "must be half of"),
+    ("grouped_situ_gated", "experts=4 -> experts=0", "experts must be 1 or more"),
+    ("grouped_situ_gated", "c: int32[16] -> c: int64[16]", "must be int32"),
     ("route", "i: int32[t, 3] -> i: int64[t, 3]", "ids is int64.*must be int32"),
     ("route", "i: int32[t, 3] -> i: int32[n, 3]", "ids is int32.*must be int32 .t, chosen."),
     ("route", "w: fp32[t, 3] -> w: fp32[t, 4]", "weights is fp32.*must be .t, 3."),

@@ -99,6 +99,15 @@ EXAMPLES = {
         "x:bf16[n,8] s:int32[t,3] w:fp32[t,3]",
     ),
     "sigmoid_gate": ("dst=%d x=%x gate=%g", "d:bf16[t,8] x:bf16[t,8] g:bf16[t,1]"),
+    "residual_mix": (
+        "dst=%d snapshots=%s x=%x weight=%w query=%q eps=1e-05",
+        "d:bf16[t,8] s:bf16[t,24] x:bf16[t,8] w:bf16[8] q:bf16[8]",
+    ),
+    "situ_gated": ("dst=%d x=%x beta=4.0 linear_beta=25.0", "d:bf16[t,8] x:fp32[t,16]"),
+    "grouped_situ_gated": (
+        "dst=%d x=%x counts=%c extent=ql at=0 experts=4 beta=4.0 linear_beta=25.0",
+        "d:bf16[n,8] x:bf16[n,16] c:int32[16]",
+    ),
     "route": (
         "ids=%i weights=%w counts=%c logits=%l bias=%b extent=used parts=2 scoring=sigmoid groups=4 top_groups=2 "
         "group_best=2 renormalise=yes eps=1e-20 scale=2.5",
