@@ -13,6 +13,7 @@ from ..isa.dtype import FP32, DType, decode, encode
 from ..isa.errors import ConfigError, NotYetError, UnsupportedError
 from .blocks import Graph
 from .config import read_config, read_json
+from .decay_store import with_decays
 from .dense_decoder import token_ids
 from .fields import Fields
 from .fused_experts import with_hub_names
@@ -188,7 +189,7 @@ def _checked(
     packed_notes: list[str] = []
     if raw is not None and config.quantization is not None:
         store, packed_notes = open_packed(raw, config.quantization, graph, shapes)
-    store = with_hub_names(store, graph)
+    store = with_decays(with_hub_names(store, graph), graph)
     present = set(store.names())
     missing = [name for name in shapes if name not in present]
     if missing:

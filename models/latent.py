@@ -36,16 +36,16 @@ class LatentConfig:
         return self.nope_dim + self.rope_dim
 
 
-def read_latent(fields: Fields, heads: int) -> LatentConfig:
-    """The sizes under DeepSeek's keys; every head has a key of its own."""
+def read_latent(fields: Fields, heads: int, default_q_rank: int | None = 1536) -> LatentConfig:
+    """The sizes under DeepSeek's keys; every head has a key of its own. An absent q_lora_rank is `default_q_rank`."""
     defaults = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
     for key, value in defaults.items():
         fields.assume(key, value)
     kv_rank, nope, rope, v = (fields.integer(key, value) for key, value in defaults.items())
     if rope % 2:
         raise ConfigError(f"{fields.where}: qk_rope_head_dim {rope} is odd; rope turns pairs, so it must be even")
-    fields.assume("q_lora_rank", 1536)
-    q_rank = fields.integer_or_none("q_lora_rank", 1536)
+    fields.assume("q_lora_rank", default_q_rank)
+    q_rank = fields.integer_or_none("q_lora_rank", default_q_rank)
     fields.neutral("num_key_value_heads", heads, None)
     fields.resolved["num_key_value_heads"] = heads
     for repeated in ("head_dim", "qk_head_dim"):  # transformers derives both, whatever the file says

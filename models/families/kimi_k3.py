@@ -8,7 +8,6 @@ from ..blocks import AttentionResiduals, DecoderLayer, Graph, Norm, ResidualMix
 from ..dense_decoder import build_dense, num_layers, read_dense
 from ..family import Family
 from ..fields import Fields
-from ..latent import read_latent
 from ..linear import GATE_KEYS, read_kda
 from ..model_config import ModelConfig
 from ..moe import check_groups
@@ -49,15 +48,17 @@ def read(fields: Fields, name: str) -> ModelConfig:
     moe = replace(moe, latent_size=latent_size, latent_norm=norm, names=NAMES)
     linear = read_kda(fields, layers, gates=True)
     linear = replace(linear, a_log_rows=max(linear.heads, linear.key_dim))
-    latent = read_latent(fields, fields.integer("num_attention_heads"))
-    gate = fields.flag("mla_use_output_gate", False)
+    if fields.raw.get("hidden_act") != "situ":
+        for idle in ("activation_situ_beta", "activation_situ_linear_beta"):
+            fields.take(idle, None, record=False)
+    latent = kimi_linear.read_nope(fields)
     return read_dense(
         fields,
         name,
         _architecture(fields),
         (0,) * layers,
         moe=check_groups(fields, moe),
-        latent=replace(latent, turned=False, output_gate=gate),
+        latent=replace(latent, output_gate=fields.flag("mla_use_output_gate", False)),
         linear=linear,
         residual_block=fields.integer_or_none("attn_res_block_size") or 0,
         limit_key=kimi_linear.limit_key(fields),

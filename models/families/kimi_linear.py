@@ -5,7 +5,7 @@ from dataclasses import replace
 from ..dense_decoder import build_dense, num_layers, read_dense
 from ..family import Family
 from ..fields import Fields
-from ..latent import read_latent
+from ..latent import LatentConfig, read_latent
 from ..linear import read_kda
 from ..model_config import ModelConfig
 from ..moe import MIXTRAL_NAMES, MoeConfig, check_groups
@@ -29,7 +29,7 @@ def read(fields: Fields, name: str) -> ModelConfig:
         ARCHITECTURE,
         (0,) * layers,
         moe=check_groups(fields, moe),
-        latent=replace(read_latent(fields, fields.integer("num_attention_heads")), turned=False),
+        latent=read_nope(fields),
         linear=linear,
         limit_key=limit_key(fields),
     )
@@ -59,6 +59,11 @@ def read_moe(fields: Fields, layers: int) -> MoeConfig:
         shared_size=width * fields.integer("num_shared_experts", 1, minimum=0),
         names=NAMES,
     )
+
+
+def read_nope(fields: Fields) -> LatentConfig:
+    """Latent attention without rotation; queries come of no latent unless the file says how large it is."""
+    return replace(read_latent(fields, fields.integer("num_attention_heads"), default_q_rank=None), turned=False)
 
 
 def limit_key(fields: Fields) -> str:
