@@ -22,7 +22,7 @@ from .work import Unit, VectorShape, Work
 _OPS = 6  # a value's square and its sum, its product with the weights and its sum, its share and the sum of shares
 
 
-class RESIDUAL_MIX(Instruction, opcode=0xA2, unit=Unit.VECTOR):
+class RESIDUAL_MIX(Instruction, opcode=0xBA, unit=Unit.VECTOR):
     """dst = the sum of a token's values v, each times its share: the snapshots of the residual stream, and x.
 
     Shares are the softmax over a token's values of their scores, the sum over a row of v / sqrt(mean(v^2) + eps) *

@@ -34,7 +34,7 @@ def _check(instruction: Instruction, t: Shapes, dst: Ref, x: Ref, betas: tuple[f
     require(min(betas) > 0, instruction, f"beta and linear_beta are {betas[0]} and {betas[1]}, must be above 0")
 
 
-class SITU_GATED(Instruction, opcode=0xA0, unit=Unit.VECTOR):
+class SITU_GATED(Instruction, opcode=0xB8, unit=Unit.VECTOR):
     """dst[t, i] = situ(x[t, i], x[t, n + i]): the gate and the up half of a fused projection, in fp32."""
 
     dst: Out
@@ -54,7 +54,7 @@ class SITU_GATED(Instruction, opcode=0xA0, unit=Unit.VECTOR):
         m.put(self.dst, situ(x[..., :half], x[..., half:], self.beta, self.linear_beta))
 
 
-class GROUPED_SITU_GATED(Instruction, opcode=0xA1, unit=Unit.VECTOR):
+class GROUPED_SITU_GATED(Instruction, opcode=0xB9, unit=Unit.VECTOR):
     """`situ_gated` over the rows of `experts` experts: counts[at] + ... of them; rows beyond are left as they are."""
 
     dst: Out
