@@ -258,10 +258,6 @@ class MASKED_SOFTMAX(Instruction, opcode=0xA2, unit=Unit.VECTOR):
         """New and cached tokens of every sequence; the tables, which a softmax has none of, are not asked for."""
         return PagedContext(self, self.x, self.x, self.q_lens, self.kv_lens, self.q_extent, self.kv_extent).bound(s)
 
-    def _bound(self, s: Sizes) -> tuple[Lengths, Lengths]:
-        """New and cached tokens of every sequence; the tables, which a softmax has none of, are not asked for."""
-        return PagedContext(self, self.x, self.x, self.q_lens, self.kv_lens, self.q_extent, self.kv_extent).bound(s)
-
     def _sequences(self, m: Memory) -> Iterator[tuple[slice, int]]:
         """(rows of x, cached tokens) of every sequence that has new tokens."""
         start = 0

@@ -37,7 +37,6 @@ def holder_extents(plan: JobPlan, entries: Sequence[Entry]) -> dict[str, tuple[i
         "pages": largest["pages"],
         "table_pages": largest["table_pages"],
         CONTEXT: (plan.context_of(entries),),
-        CONTEXT: (plan.context_of(entries),),
         "positions": largest["positions"],
         STATES: largest[STATES],
         "q_lens": tuple(entry.count for entry in entries),

@@ -78,7 +78,6 @@ class JobPlan:
             pages[request.index % self.layout.dp] += pool.pages_for(request.most_kv_tokens)
         most = -(-len(self.sequences) // self.layout.dp)
         longest = max(pool.pages_for(request.most_kv_tokens) for request in self.requests())
-        longest = max(pool.pages_for(request.most_kv_tokens) for request in self.requests())
         extents = routed_extents(self.graph, tokens) | {
             "tokens": (tokens,),
             "sequences": (most,),

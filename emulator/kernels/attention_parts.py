@@ -97,8 +97,6 @@ def masked_softmax(dst, x, positions, heads, window, chunk, sinks, begin, end):
         first = max(0, last - window) if window > 0 else 0
         if chunk > 0:
             first = max(first, positions[row // heads] // chunk * chunk)
-        if chunk > 0:
-            first = max(first, positions[row // heads] // chunk * chunk)
         run = np.empty(last - first, np.float32)
         _widen(run, x[row, first:last])
         best = largest(run)
