@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 from .dtype import DTYPES, DType, dtype_of_code, parse_dtype
 from .errors import ConfigError, ProgramError
+from .formats.form import Form, parse_form
 
 MAX_UINT = (1 << 63) - 1  # counts, sizes and columns; integers with a sign run from -MAX_UINT - 1 to MAX_UINT
 
@@ -332,6 +333,14 @@ _SCALARS: dict[Any, Kind] = {
     int: Kind("integer", Writer.signed, Reader.signed, str, parse_integer, is_integer),
     float: Kind("number", Writer.real, Reader.real, lambda v: repr(float(v)), _parse_real, is_number),
     bool: Kind("yes | no", lambda w, v: w.uint(int(v)), lambda r: bool(r.uint(1)), _show_flag, _parse_flag, _is_flag),
+    Form: Kind(
+        "form",
+        lambda w, v: w.name(str(v)),
+        lambda r: parse_form(r.name()),
+        str,
+        parse_form,
+        lambda v: isinstance(v, Form),
+    ),
     DType: Kind("dtype", lambda w, v: w.uint(v.code), _read_dtype, str, _parse_dtype, _is_dtype),
 }
 

@@ -12,6 +12,8 @@ from siltwin.isa.dma import COPY, EMBEDDING, GATHER, HOST_LOAD, HOST_STORE, SCAT
 from siltwin.isa.dtype import BF16, DTYPES, FP16, FP32, INT32, INT64, DType, decode, encode
 from siltwin.isa.elementary import CLAMP, MAP, MULTIPLY
 from siltwin.isa.experts import COMBINE, GROUPED_GATED, GROUPED_MATMUL, PERMUTE, ROUTE
+from siltwin.isa.formats.form import form_of
+from siltwin.isa.formats.packing import pack_words
 from siltwin.isa.formats.quantise import quantise
 from siltwin.isa.formats.scheme import SCHEMES
 from siltwin.isa.instruction import Instruction, TensorType
@@ -20,7 +22,7 @@ from siltwin.isa.meaning import ArrayMemory
 from siltwin.isa.operands import Ref
 from siltwin.isa.partial import MERGE_PARTS, NOTHING, PARTIAL_ATTENTION, PARTIAL_LATENT_ATTENTION
 from siltwin.isa.program import Binding, Block
-from siltwin.isa.quantised import DEQUANTISE, packed_types
+from siltwin.isa.quantised import DEQUANTISE
 from siltwin.isa.recurrent import CAUSAL_CONV, GATED_DELTA
 from siltwin.isa.residual import RESIDUAL_MIX
 from siltwin.isa.rows import RMS_SCALE, SIGMOID_GATE, SUM_SQUARES
@@ -579,16 +581,30 @@ def gated_delta(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
     return build(instruction, entries, fp32_ulps=64, floor=4e-6, extents=extents)
 
 
-def dequantise(scheme: Any) -> Callable[[np.random.Generator, DType, int, int], Case]:
+def dequantise(scheme: Any, product: str = "fp32", **parts: int) -> Callable[..., Case]:
+    """A packed matrix; `parts` may give a `phase`, or rows in another order (`index` scale rows or divisors)."""
+
     def made(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
-        packed = quantise(rng.standard_normal((m, n)).astype(np.float32), SCHEMES[scheme])
-        codes, scales = packed_types(packed.scheme, (m, n))
+        kind, phase = SCHEMES[scheme], parts.get("phase", 0)
+        packed = quantise(rng.standard_normal((m, n + phase)).astype(np.float32), kind)
+        codes = quantise(rng.standard_normal((m, n)).astype(np.float32), kind).codes
         entries = {
             "o": (d, numbers(rng, d, m, n)),
-            "c": (codes.dtype, packed.codes),
-            "s": (scales.dtype, packed.scales.codes),
+            "c": (form_of(kind).stored, codes),
+            "s": (kind.scale, packed.scales.codes),
         }
-        return build(DEQUANTISE(Ref("o"), Ref("c"), Ref("s"), scheme), entries, exact=True)
+        more: dict[str, Any] = {"phase": phase} if phase else {}
+        if packed.scales.zero_points is not None:
+            zeros = np.ascontiguousarray(pack_words(packed.scales.zero_points.T, 4).T)
+            entries["z"], more["zeros"] = (INT32, zeros), Ref("z")
+        rows = packed.scales.codes.shape[0]
+        if kind.has_global_scale:
+            rows = parts.get("index", 1)
+            entries["v"], more["divisors"] = (FP32, rng.uniform(1, 9, rows).astype(np.float32)), Ref("v")
+        if "index" in parts:
+            entries["i"], more["index"] = (INT32, rng.integers(0, rows, m).astype(np.int32)), Ref("i")
+        form = form_of(kind, DTYPES[product])
+        return build(DEQUANTISE(Ref("o"), Ref("c"), Ref("s"), form, **more), entries, exact=True)
 
     return made
 
@@ -678,6 +694,10 @@ CASES: dict[str, Callable[[np.random.Generator, DType, int, int], Case]] = {
     "dequantise int4": dequantise("int4_g32"),
     "dequantise mxfp4": dequantise("mxfp4"),
     "dequantise mxfp8": dequantise("mxfp8_e4m3"),
+    "dequantise blocks": dequantise("fp8_e4m3_block128x128", index=1),
+    "dequantise words": dequantise("int4_g128_words", "bf16", phase=3),
+    "dequantise zeros": dequantise("int4_g32_asymmetric", "fp16"),
+    "dequantise nvfp4": dequantise("nvfp4", "bf16", phase=5, index=3),
     "route": route,
     "permute": permute,
     "grouped_matmul": grouped_matmul,

@@ -21,6 +21,8 @@ ODD = {  # blocks that nobody ships, which the kernels must take just the same
     "int8_asymmetric": replace(SCHEMES["int8_channel"], name="int8_asymmetric", symmetric=False),
     "fp8_block3x5": replace(SCHEMES["fp8_e4m3_block128x128"], name="fp8_block3x5", block=(3, 5)),
     "int4_rows": replace(SCHEMES["int4_g128"], name="int4_rows", block=(1, 0)),
+    "int4_split": replace(SCHEMES["int4_g32"], name="int4_split", block=(1, 5)),
+    "mxfp4_split": replace(SCHEMES["mxfp4"], name="mxfp4_split", block=(2, 3)),
     "mxfp4_block7x6": replace(SCHEMES["mxfp4"], name="mxfp4_block7x6", block=(7, 6)),
 }
 ALL = {**SCHEMES, **ODD}
@@ -112,6 +114,3 @@ def test_what_does_not_fit_is_named() -> None:
     halves = replace(SCHEMES["fp8_e4m3_channel"], name="halves", element=DTYPES["fp16"])
     with pytest.raises(UnsupportedError, match="halves: no kernel decodes fp16; known: fp8_e4m3"):
         row_decoder(quantise(np.zeros((1, 4), np.float32), halves))
-    odd = replace(SCHEMES["int4_g32"], name="odd", block=(1, 5))
-    with pytest.raises(UnsupportedError, match="odd: blocks of 5 columns split a byte"):
-        row_decoder(quantise(np.zeros((1, 20), np.float32), odd))

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from siltwin.isa.document import isa_page
 from siltwin.isa.dtype import DTYPES, DType
 from siltwin.isa.errors import ProgramError
+from siltwin.isa.formats.form import form_of
+from siltwin.isa.formats.scheme import SCHEMES
 from siltwin.isa.instruction import REGISTRY, Instruction, Memory, Shapes, Sizes
 from siltwin.isa.operands import MAX_UINT, Kind, Reader, Ref, Writer, kind_of
 from siltwin.isa.registry import BY_OPCODE, INSTRUCTIONS, MODULES, decode_instruction, parse_instruction
@@ -35,6 +37,7 @@ def values_of(kind: Kind) -> st.SearchStrategy[Any]:
         "number": st.floats(allow_nan=False, allow_infinity=False),
         "yes | no": st.booleans(),
         "dtype": st.sampled_from(list(DTYPES.values())),
+        "form": st.sampled_from([form_of(scheme) for scheme in SCHEMES.values()]),
     }
     return by_label[kind.label] if kind.label in by_label else st.sampled_from(kind.label.split(" | "))
 
