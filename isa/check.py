@@ -16,7 +16,7 @@ from .program import Block, BlockShapes, Call, Issue, Program, Space
 MAX_RANK = 16
 MAX_GROUP = 1 << 20
 FILLED_BY_ROOT = (BROADCAST, LINK_SCATTER)  # what the other members bring is never read
-READ_ONLY = (Space.WEIGHT, Space.TABLE)  # only host_load fills them
+READ_ONLY = (Space.WEIGHT, Space.TABLE, Space.SCALE)  # only host_load fills them
 
 Place = tuple[str | int, ...]
 

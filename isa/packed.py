@@ -106,7 +106,7 @@ class PackedOperand:
         column_of = (self.phase + cols) // form.cols if form.cols else np.zeros_like(cols)
         if self.zeros is not None:
             values = values - self._zero_points(m)[..., row_of, :][..., column_of]
-        scales = m.get(self.scales).astype(np.float32)[..., row_of, :]
+        scales: Array = m.get(self.scales).astype(np.float32)[..., row_of, :]
         with np.errstate(over="ignore", invalid="ignore", under="ignore"):
             if self.divisors is not None:
                 scales = scales / self.divisor_rows(m, shape[-2])[..., None]

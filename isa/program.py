@@ -27,6 +27,7 @@ class Space(Enum):
     INPUT = "input"
     COMMUNICATION = "communication"
     HOST = "host"
+    SCALE = "scale"
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
 from ..isa.dtype import FP32, DType, decode, encode
 from ..isa.errors import ConfigError, NotYetError, UnsupportedError
+from ..isa.formats.quantise import Packed, scale_values
+from ..isa.formats.window import Window
 from .blocks import Graph
 from .config import read_config, read_json
 from .decay_store import with_decays
@@ -21,14 +25,15 @@ from .gguf_file import read_gguf
 from .gguf_store import GgufStore, gguf_config
 from .graph import build_graph, parameter_shapes
 from .model_config import ModelConfig
-from .packed import open_packed
+from .packed import open_packed, weight_uses
 from .packs.packed_store import RawStore
+from .packs.quantised_store import QuantisedStore
 from .paths import is_there
 from .prefixed_store import without_prefix
 from .random_weights import RandomStore
 from .safetensors_store import has_weights, open_safetensors
 from .shelf import find_model
-from .store import Array, Shape, TensorStore
+from .store import Array, HoldsPacked, PackedTensor, Shape, TensorStore
 from .tokenizer import Tokenizer, tokenizer_of_directory, tokenizer_of_gguf
 
 _PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
@@ -104,6 +109,20 @@ class Checkpoint:
             )
         return converted
 
+    @cached_property
+    def packed(self) -> Mapping[str, PackedTensor]:
+        """How every weight that is stored packed is, by name."""
+        return self.store.packed() if isinstance(self.store, HoldsPacked) else {}
+
+    def read_packed(self, name: str, axis: int, start: int, stop: int) -> tuple[Packed, Window]:
+        """The whole blocks that cover [start, stop) along an axis of a packed weight [..., out, in], and where they
+        are. Raises ConfigError, naming file and tensor, for scales that are NaN or infinite."""
+        assert isinstance(self.store, HoldsPacked), f"{name} is not stored packed"
+        found, window = self.store.read_packed(name, axis, start, stop)
+        if not np.isfinite(scale_values(found.scheme, found.scales)).all():
+            raise ConfigError(f"{self.store.where(name)}: {name} has NaN or infinite scales; the file is damaged")
+        return found, window
+
     def require_tokenizer(self) -> Tokenizer:
         """The tokenizer; ConfigError when the checkpoint has none."""
         if self.tokenizer is None:
@@ -136,11 +155,11 @@ def random_checkpoint(config: ModelConfig, seed: int = 0, tokenizer: Tokenizer |
     graph = build_graph(config)
     shapes = parameter_shapes(graph)
     source = f"{config.source}, random weights (seed {seed})"
-    warnings = config.assumed
+    warnings, store = config.assumed, cast(TensorStore, RandomStore(shapes, seed))
     if config.quantization is not None:
-        method = config.quantization.method
-        warnings += (f"the config quantises weights ({method}); random ones are drawn and held in the run's dtype",)
-    return Checkpoint(config, graph, source, tokenizer, warnings, RandomStore(shapes, seed), shapes)
+        store = QuantisedStore(store, config.quantization, weight_uses(graph, shapes))
+        warnings += (f"the config quantises weights ({config.quantization.method}); random ones are drawn and rounded",)
+    return Checkpoint(config, graph, source, tokenizer, warnings, store, shapes)
 
 
 def _open_directory(directory: Path) -> Checkpoint:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ..isa.dtype import DType
+from ..isa.formats.quantise import Packed
+from ..isa.formats.window import Window
 from .blocks import Experts, GatedMlp, Graph, Moe
-from .store import Array, Shape, TensorStore
+from .store import Array, HoldsPacked, PackedTensor, Shape, TensorStore
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,15 @@ class FusedExpertStore:
             return self._store.read(view.tensor if view else name, axis, start, stop)
         whole: Array = self._store.read(view.tensor, 0, view.expert, view.expert + 1)[0][view.start : view.stop]
         return whole[(slice(None),) * axis + (slice(start, stop),)]
+
+    def packed(self) -> Mapping[str, PackedTensor]:
+        """How every packed weight is stored; none of those shown in pieces is."""
+        return self._store.packed() if isinstance(self._store, HoldsPacked) else {}
+
+    def read_packed(self, name: str, axis: int, start: int, stop: int) -> tuple[Packed, Window]:
+        """Whole blocks of a packed weight, as its store reads them."""
+        assert isinstance(self._store, HoldsPacked), f"{name} is not stored packed"
+        return self._store.read_packed(name, axis, start, stop)
 
 
 def with_hub_names(store: TensorStore, graph: Graph) -> TensorStore:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from ..isa.dtype import DType
+from ..isa.formats.quantise import Packed
+from ..isa.formats.scheme import QuantScheme
+from ..isa.formats.window import Window
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
@@ -34,4 +38,25 @@ class TensorStore(Protocol):
 
     def read(self, name: str, axis: int, start: int, stop: int) -> Array:
         """Elements [start, stop) along `axis` in storage form (bf16 as uint16), costing in proportion to the slice."""
+        ...
+
+
+@dataclass(frozen=True)
+class PackedTensor:
+    """How a weight is stored packed: its scheme, and in what its product of code and scale is rounded."""
+
+    scheme: QuantScheme
+    product: DType
+
+
+@runtime_checkable
+class HoldsPacked(Protocol):
+    """A store that also gives the codes and scales of its packed weights."""
+
+    def packed(self) -> Mapping[str, PackedTensor]:
+        """How every packed weight is stored, by name."""
+        ...
+
+    def read_packed(self, name: str, axis: int, start: int, stop: int) -> tuple[Packed, Window]:
+        """Whole blocks that cover [start, stop) along an axis of a packed weight [..., out, in], and where they are."""
         ...

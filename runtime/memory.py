@@ -48,7 +48,7 @@ def footprint(rank: int, variants: Sequence[Program], arena_bytes: int, largest:
         buffers |= variant.buffer
     static = [
         Static(buffer.name, buffer.space.value, _num_bytes(buffer, largest))
-        for space in (Space.WEIGHT, Space.TABLE, Space.INPUT, Space.ACTIVATION)
+        for space in (Space.WEIGHT, Space.SCALE, Space.TABLE, Space.INPUT, Space.ACTIVATION)
         for buffer in buffers.values()
         if buffer.space is space
     ]
@@ -72,9 +72,9 @@ def _page_bytes(buffer: Buffer) -> int:
 
 
 def weight_bytes(program: Program) -> int:
-    """Bytes of all weight buffers of a program."""
-    none = Binding({}, {})
-    return sum(_num_bytes(buffer, none) for buffer in program.buffers if buffer.space is Space.WEIGHT)
+    """Bytes of all weight buffers of a program, and of their scales."""
+    none, spaces = Binding({}, {}), (Space.WEIGHT, Space.SCALE)
+    return sum(_num_bytes(buffer, none) for buffer in program.buffers if buffer.space in spaces)
 
 
 class JobMemory:

@@ -14,7 +14,6 @@ from ..emulator.payload import CardImage, Inspect, Payload
 from ..isa.dtype import DType, decode, encode
 from ..isa.instruction import Array
 from ..isa.program import Binding, Buffer, Space
-from ..isa.quantised import packed_types
 from ..models.blocks import Rope
 from ..models.checkpoint import Checkpoint
 from ..models.graph import rope_tables
@@ -22,11 +21,12 @@ from ..models.rope import rope_table
 from .binding import entries_by_holder, step_bindings
 from .host import refuse_beyond_host
 from .kv_cache import PagePool, PagePools
+from .lowering.held import Piece
 from .lowering.passes.rewrite import CONTEXT, needs_context
 from .lowering.stage import table_names
-from .lowering.weights import Piece, WeightBuffer
+from .lowering.weights import WeightBuffer
+from .packed_weights import packed_arrays
 from .plan import JobPlan
-from .quantised_weights import quantised_piece
 from .routing import Counts
 from .scheduler import Entry, Request, Step
 
@@ -85,7 +85,7 @@ class Numbers:
         lowered = self.plan.lowered(rank, True)
         arrays: dict[str, Array] = {}
         for weight in lowered.weights:
-            arrays |= {weight.name: self._weight(weight)} if weight.scheme is None else self._packed(weight)
+            arrays |= {weight.name: self._weight(weight)} if weight.packed is None else self._packed(weight)
         for index, rope in enumerate(rope_tables(self.plan.graph)):
             arrays |= self._rope_table(rope, table_names(index), lowered.program.buffer)
         return arrays
@@ -115,15 +115,8 @@ class Numbers:
         return np.ascontiguousarray(whole[(*index, slice(piece.start, piece.stop, piece.step))])
 
     def _packed(self, weight: WeightBuffer) -> dict[str, Array]:
-        """Codes and scales of a weight quantised from what the checkpoint holds, whatever the layout cuts of it."""
-        assert weight.scheme is not None
-        parts = [quantised_piece(self.checkpoint, piece, weight.scheme) for piece in weight.pieces]
-        kinds = packed_types(weight.scheme, weight.shape)
-        stacked = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-        return {
-            f"{weight.name}.{name}": array.reshape([side for side in kind.shape if isinstance(side, int)])
-            for name, array, kind in zip(("codes", "scales"), stacked, kinds, strict=True)
-        }
+        """The buffers of a packed weight, whatever the layout cuts of it."""
+        return {f"{weight.name}.{part}": array for part, array in packed_arrays(self.checkpoint, weight).items()}
 
     def _rope_table(self, rope: Rope, names: tuple[str, str], buffers: Mapping[str, Buffer]) -> dict[str, Array]:
         """Cosines and sines, where a layer of this rank turns by them.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -9,7 +10,6 @@ from functools import cached_property
 from ..emulator.hbm import Hbm
 from ..emulator.spec import CardSpec
 from ..isa.dtype import DType
-from ..isa.formats.scheme import QuantScheme
 from ..isa.instruction import split_even
 from ..isa.program import Binding
 from ..isa.work import Unit
@@ -17,6 +17,7 @@ from ..models.blocks import DecoderLayer, Graph, Moe
 from .kv_cache import PAGE_TOKENS, PagePool, PagePools
 from .layout import AXES, Layout
 from .lowering.arena import plan_arena
+from .lowering.held import Holding
 from .lowering.lower import BuiltProgram, LoweredProgram, build, place
 from .lowering.passes.compose import refuse_missing
 from .lowering.passes.rewrite import CONTEXT
@@ -41,8 +42,8 @@ class Lengths:
 class JobPlan:
     """Model, card, layout and lengths of a job; everything else follows from them.
 
-    `all_logits` computes the logits of every prompt position instead of the last one's; `weights` is how projections
-    and experts are held in device memory (None: in `dtype`).
+    `all_logits` computes the logits of every prompt position instead of the last one's; `holding` says which weights
+    lie packed in device memory.
     """
 
     graph: Graph
@@ -55,7 +56,7 @@ class JobPlan:
     sampling: Sampling = Sampling()
     all_logits: bool = False
     page_tokens: int = PAGE_TOKENS
-    weights: QuantScheme | None = None
+    holding: Holding = Holding()
     _built: dict[tuple[Layout, int, bool], BuiltProgram] = field(default_factory=dict, compare=False, repr=False)
 
     def requests(self) -> list[Request]:
@@ -139,7 +140,7 @@ class JobPlan:
                 self.queue_of,
                 self.sampling,
                 "pick" if head else "none",
-                self.weights,
+                self.holding,
                 self.card.instructions,
             )
             self._built[key] = build(self.graph, self.layout, rank, options)
@@ -178,7 +179,7 @@ class JobPlan:
         """For each rank the lowest rank that holds buffers of the very same sizes.
 
         Tensor-parallel peers of a stage do, save for a larger share of an uneven vocabulary, of the experts or of their
-        latents, and for biases that only the first of them adds.
+        latents, for biases that only the first of them adds, and for scales of blocks that a cut divides.
         """
         layout = self.layout
         shares = [size for _, size in split_even(self.graph.vocab_size, layout.tp)]
@@ -192,7 +193,8 @@ class JobPlan:
             own = [layout.experts_of(rank, count) for count in self._expert_counts]
             first_slice = slices_biased and all(not share.slice_ for share in own)
             experts = tuple(share.count for share in own) + tuple(split[index][1] for split in latents)
-            return layout.stage_of(rank), shares[index], biased and index == 0, first_slice, experts
+            cut = (index, *(share.slice_ for share in own)) if self.holding.is_packed else ()
+            return layout.stage_of(rank), shares[index], biased and index == 0, first_slice, experts, cut
 
         return self._lowest(key)
 
@@ -224,6 +226,14 @@ class JobPlan:
             arena_bytes = max(plan_arena(program, self.largest).num_bytes for program in variants)
             self._footprints[twin] = footprint(twin, variants, arena_bytes, self.largest)
         return replace(self._footprints[twin], rank=rank)
+
+    def weight_bytes(self, rank: int) -> dict[str, int]:
+        """Bytes of a rank's weights by bucket and by element type, scales apart."""
+        total: Counter[str] = Counter()
+        for weight in self.built(self._sizes[rank], True).weights:
+            for kind, num_bytes in weight.bytes_by_kind().items():
+                total[f"{weight.bucket} {kind}"] += num_bytes
+        return dict(sorted(total.items()))
 
     @cached_property
     def _footprints(self) -> dict[int, Footprint]:

@@ -22,7 +22,7 @@ from .layout import check_layout, parse_layout
 from .lowering.stage import Sampling
 from .placement import place, straddling
 from .plan import JobPlan, Lengths
-from .quantised_weights import weight_scheme, weights_warnings
+from .quantised_weights import holding_of, weights_warnings
 from .rests_on import settings_without_effect, user_set
 from .scheduler import Request
 
@@ -85,7 +85,7 @@ def prepare(job: Job) -> Prepared:
         chunk_tokens=job.chunk_tokens,
         sampling=Sampling(job.temperature, job.top_k, job.top_p),
         all_logits=job.logits,
-        weights=weight_scheme(job.weights, job.group) if job.weights is not None else None,
+        holding=holding_of(job.weights, job.group, checkpoint),
     )
     ignores_stop = job.ignore_eos or job.batch is not None
     return Prepared(
@@ -98,7 +98,11 @@ def prepare(job: Job) -> Prepared:
         ids=ids,
         cached=cached,
         stop_ids=frozenset() if ignores_stop else _stop_ids(checkpoint),
-        warnings=(*checkpoint.warnings, *_warnings(plan, cluster, placement, given is not None)),
+        warnings=(
+            *checkpoint.warnings,
+            *weights_warnings(plan, checkpoint),
+            *_warnings(plan, cluster, placement, given is not None),
+        ),
     )
 
 
@@ -166,12 +170,7 @@ def _warnings(plan: JobPlan, cluster: ClusterSpec, placement: tuple[int, ...], n
     sampling = plan.sampling
     if not sampling.temperature and (sampling.top_k or sampling.top_p < 1):
         warnings.append("--top-k and --top-p change nothing at --temperature 0, which picks the likeliest token")
-    return (
-        warnings
-        + weights_warnings(plan.weights)
-        + _longrope_warnings(plan)
-        + [f"cluster {cluster.name}: {note}" for note in cluster.notes]
-    )
+    return warnings + _longrope_warnings(plan) + [f"cluster {cluster.name}: {note}" for note in cluster.notes]
 
 
 def _longrope_warnings(plan: JobPlan) -> list[str]:

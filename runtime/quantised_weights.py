@@ -1,34 +1,33 @@
-"""Weights quantised on loading: which scheme --weights and --group ask for, and the codes and scales of each piece."""
+"""Which weights lie packed in device memory, and how: what --weights and --group ask for, and what a report says."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
-from ..isa.dtype import FP32
 from ..isa.errors import ConfigError
-from ..isa.formats.quantise import quantise
 from ..isa.formats.scheme import SCHEMES, QuantScheme
-from ..isa.formats.window import cut
-from ..isa.instruction import Array
 from ..models.checkpoint import Checkpoint
-from .lowering.weights import Piece
+from .lowering.held import Held, Holding
+from .plan import JobPlan
 
-# Format to its schemes by group, the first the default; None is a whole row. A block never spans two rows.
+AS_STORED, DEQUANTISED = "as-stored", "dequantised"
+
+# Format to its schemes by group, the first the default; None is a whole row, fp8's 128 are 128 x 128.
 _SCHEMES: Mapping[str, Mapping[int | None, str]] = {
     "int8": {None: "int8_channel", 128: "int8_g128"},
     "int4": {128: "int4_g128", 32: "int4_g32"},
-    "fp8": {None: "fp8_e4m3_channel"},
+    "fp8": {None: "fp8_e4m3_channel", 128: "fp8_e4m3_block128x128"},
     "mxfp8": {32: "mxfp8_e4m3"},
     "mxfp4": {32: "mxfp4"},
+    "nvfp4": {16: "nvfp4"},
 }
 
 
 def weight_scheme(name: str, group: int | None) -> QuantScheme:
     """The scheme of a format and a group; ConfigError with those there are."""
     if name not in _SCHEMES:
-        raise ConfigError(f"--weights {name!r} is no format of weights; choose {', '.join(_SCHEMES)}")
+        known = ", ".join((*_SCHEMES, AS_STORED, DEQUANTISED))
+        raise ConfigError(f"--weights {name!r} is no format of weights; choose {known}")
     groups = _SCHEMES[name]
     if group is None:
         return SCHEMES[next(iter(groups.values()))]
@@ -38,32 +37,43 @@ def weight_scheme(name: str, group: int | None) -> QuantScheme:
     return SCHEMES[groups[group]]
 
 
-def weights_warnings(scheme: QuantScheme | None) -> list[str]:
-    """What a report must say of quantised weights."""
-    if scheme is None:
+def holding_of(name: str | None, group: int | None, checkpoint: Checkpoint) -> Holding:
+    """What --weights and --group ask for: by default a checkpoint's packed weights lie packed in device memory."""
+    if name in (None, AS_STORED, DEQUANTISED):
+        if group is not None:
+            raise ConfigError(f"--group sizes the blocks of --weights {', '.join(_SCHEMES)}, not of {name}")
+        if name == DEQUANTISED:
+            return Holding()
+        return Holding(stored={key: Held(kind.scheme, kind.product) for key, kind in checkpoint.packed.items()})
+    assert name is not None
+    return Holding(weight_scheme(name, group))
+
+
+def weights_warnings(plan: JobPlan, checkpoint: Checkpoint) -> list[str]:
+    """What a report must say of packed weights."""
+    holding = plan.holding
+    if holding.scheme is not None:
+        return [
+            f"projections and experts are quantised to {holding.scheme.name} on loading, without calibration, and held "
+            "so in HBM; embedding, head, norms, routers and linear attention's beta and decay are not"
+        ]
+    if not checkpoint.packed:
         return []
+    if not holding.stored:
+        return ["packed weights are dequantised when loaded: HBM holds them and reads them in the run's dtype"]
+    warnings = ["packed weights lie in HBM as stored, codes and scales"]
+    if unpacked := _unpacked(plan):
+        some = ", ".join(unpacked[:3]) + (", ..." if len(unpacked) > 3 else "")
+        warnings.append(f"{some} put together tensors that are stored unlike one another: HBM holds them dequantised")
+    return warnings
+
+
+def _unpacked(plan: JobPlan) -> list[str]:
+    """Buffers that hold packed tensors dequantised, because not all of their tensors are packed alike."""
+    stored = plan.holding.stored
     return [
-        f"projections and experts are quantised to {scheme.name} on loading, without calibration, held so in HBM and "
-        "dequantised by an instruction before each product; embedding, head, norms, routers and what linear attention "
-        "projects its input by are not"
+        weight.name
+        for rank in dict.fromkeys(plan.twins)
+        for weight in plan.built(rank, True).weights
+        if weight.packed is None and any(piece.tensor in stored for piece in weight.pieces)
     ]
-
-
-def quantised_piece(checkpoint: Checkpoint, piece: Piece, scheme: QuantScheme) -> tuple[Array, Array]:
-    """Codes and scales [rows, ...] of one piece; a cut along the inputs keeps the scales of the uncut rows.
-
-    ConfigError where the cut would divide a block.
-    """
-    rows = piece.axis == 0 and piece.expert is None
-    if rows:
-        whole = checkpoint.load(piece.tensor, FP32, piece.start, piece.stop)
-    elif piece.expert is None:
-        whole = checkpoint.load(piece.tensor, FP32)
-    else:
-        whole = checkpoint.load(piece.tensor, FP32, piece.expert, piece.expert + 1)[0]
-        whole = np.ascontiguousarray(whole.T) if piece.transposed else whole
-    packed = quantise(whole, scheme)
-    if piece.axis == 1:
-        packed = cut(packed, 1, piece.start, piece.stop)
-    index = slice(piece.start, piece.stop, piece.step) if piece.axis == 0 and not rows else slice(None)
-    return packed.codes[index], packed.scales.codes[index]

@@ -206,7 +206,11 @@ class UnitUse(Part):
 
 
 class CardReport(Part):
-    """One card: its memory at the peak (`by_tag` sums to `peak_bytes`, the reserve not counted) and its units."""
+    """One card: its memory at the peak (`by_tag` sums to `peak_bytes`, the reserve not counted) and its units.
+
+    `weights` are the bytes of weights and scales by how the layout shares them out (sharded over tensor parallelism,
+    replicated, expert) and by what they are: "sharded bf16", "expert mxfp4", "expert scale".
+    """
 
     rank: Count
     stage: Count
@@ -215,6 +219,7 @@ class CardReport(Part):
     capacity_bytes: NumBytes
     reserved_bytes: NumBytes
     by_tag: dict[str, NumBytes]
+    weights: dict[str, NumBytes] = {}
     live_at_end_bytes: NumBytes
     units: dict[str, UnitUse]
 

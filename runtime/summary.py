@@ -214,6 +214,7 @@ def _card(state: RunState, rank: int, elapsed_ps: int) -> CardReport:
         capacity_bytes=hbm.capacity_bytes,
         reserved_bytes=hbm.reserved_bytes,
         by_tag=dict(hbm.peak_by_tag),
+        weights=state.prepared.plan.weight_bytes(rank),
         live_at_end_bytes=hbm.live_bytes,
         units={
             name: UnitUse(

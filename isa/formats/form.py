@@ -31,8 +31,8 @@ class Form:
 
     def __post_init__(self) -> None:
         name, bits = self.element.name, self.element.bits
-        packings = ("plain",) if bits == 8 else ("nibbles",)
-        packings += ("words",) if name in ("int8", "int4") else ()
+        own = "plain" if bits == 8 else "nibbles"
+        packings = (own, "words") if name in ("int8", "int4") else (own,)
         if name not in ELEMENTS or self.packing not in packings:
             raise ProgramError(f"no form has {name} elements packed as {self.packing}; elements: {', '.join(ELEMENTS)}")
         if self.rows < 0 or self.cols < 0 or self.product.name not in PRODUCTS:

@@ -11,9 +11,9 @@ import numpy as np
 
 from ...isa.dtype import BF16, FP32, DType, encode
 from ...isa.errors import ConfigError, UnsupportedError
-from ...isa.formats.quantise import dequantise
+from ...isa.formats.quantise import Packed, dequantise
 from ...isa.formats.window import Window, covering
-from ..store import Array, Shape, TensorStore
+from ..store import Array, PackedTensor, Shape, TensorStore
 from .plan import PackGroup, QuantPlan
 from .stored import Stored
 
@@ -96,14 +96,30 @@ class PackedStore:
             shape = self.shape(name)
             return np.zeros((*shape[:axis], 0, *shape[axis + 1 :]), weight.dtype.storage)
         own = axis if not weight.transposed or axis == 0 else 3 - axis
-        window = covering(weight.group.weights, weight.shape, own, start, stop)
-        try:
-            values = dequantise(weight.group.read(dict(self._parts(weight, own, window))))
-        except ConfigError as error:
-            raise ConfigError(f"{self.where(name)}: {name}: {error}") from None
+        packed, window = self.read_packed(name, own, start, stop)
+        values = dequantise(packed)
         values = values[(slice(None),) * own + (slice(start - window.start, stop - window.start),)]
         values = values.swapaxes(-1, -2) if weight.transposed else values
         return np.ascontiguousarray(values) if weight.dtype is FP32 else encode(values, weight.dtype)
+
+    def packed(self) -> Mapping[str, PackedTensor]:
+        """How every packed weight is stored, by name."""
+        return {
+            name: PackedTensor(
+                weight.group.stored_scheme(self._store.stored_dtype(weight.tensors[_scales_of(weight)])), weight.dtype
+            )
+            for name, weight in self._packed.items()
+        }
+
+    def read_packed(self, name: str, axis: int, start: int, stop: int) -> tuple[Packed, Window]:
+        """The fewest whole blocks of a packed weight that cover [start, stop) along an axis of its own, [..., out, in],
+        and the window that they are."""
+        weight = self._packed[name]
+        window = covering(weight.group.weights, weight.shape, axis, start, stop)
+        try:
+            return weight.group.read(dict(self._parts(weight, axis, window))), window
+        except ConfigError as error:
+            raise ConfigError(f"{self.where(name)}: {name}: {error}") from None
 
     def _parts(self, weight: PackedWeight, axis: int, window: Window) -> Iterator[tuple[str, Stored]]:
         """The stored tensors by local name, each cut to the window."""
@@ -148,10 +164,10 @@ def with_packs(store: RawStore, plan: QuantPlan, uses: Mapping[str, WeightUse]) 
         if f"{module}.weight_g_idx" in present:
             where = store.where(f"{module}.weight_g_idx")
             raise UnsupportedError(f"{where}: {module}.weight_g_idx: columns regrouped by activation order")
-        transposed = group.format.name == "mxfp4"
+        transposed = is_turned(group)
         shape = (*use.shape[:-2], use.shape[-1], use.shape[-2]) if transposed else use.shape
         scale = next(store.stored_dtype(stored) for local, stored in tensors.items() if local in _SCALES)
-        weight = PackedWeight(group, tensors, shape, transposed, _decoded(group, scale, use))
+        weight = PackedWeight(group, tensors, shape, transposed, decoded_dtype(group, scale, use))
         _check_shapes(store, name, weight)
         packed[name] = weight
     return PackedStore(store, packed)
@@ -161,10 +177,7 @@ def pack_warnings(store: PackedStore, plan: QuantPlan, uses: Mapping[str, Weight
     """What a report must say: which weights are dequantised, and what the config quantises that is not."""
     schemes = store.schemes()
     found = ", ".join(f"{count} in {name}" for name, count in schemes.items()) or "none is packed"
-    warnings = [
-        f"the checkpoint is quantised ({plan.method}; of {len(uses)} matrices {found}); packed weights are "
-        "dequantised when loaded, so HBM holds them and reads them in the run's dtype"
-    ]
+    warnings = [f"the checkpoint is quantised ({plan.method}; of {len(uses)} matrices {found})"]
     inputs = sorted({group.activations.name for group in plan.groups if group.activations is not None})
     if inputs:
         warnings.append(f"the config quantises activations ({', '.join(inputs)}); they stay in the run's dtype")
@@ -173,7 +186,12 @@ def pack_warnings(store: PackedStore, plan: QuantPlan, uses: Mapping[str, Weight
     return warnings
 
 
-def _decoded(group: PackGroup, scale: DType, use: WeightUse) -> DType:
+def is_turned(group: PackGroup) -> bool:
+    """Whether the file holds [out, in] of what the model's own parameter is [in, out]."""
+    return group.format.name == "mxfp4"
+
+
+def decoded_dtype(group: PackGroup, scale: DType, use: WeightUse) -> DType:
     """In what a weight's product with its scale is rounded before the run's dtype, as transformers loads it.
 
     compressed-tensors multiplies in the dtype of a float scale, and in bf16 under scales of 8 bits; DeepSeek's fp8,
@@ -188,6 +206,10 @@ def _decoded(group: PackGroup, scale: DType, use: WeightUse) -> DType:
 
 def _codes_of(weight: PackedWeight) -> str:
     return next(local for local in weight.tensors if local in _CODES)
+
+
+def _scales_of(weight: PackedWeight) -> str:
+    return next(local for local in weight.tensors if local in _SCALES)
 
 
 def _codes_part(local: str, axis: int, window: Window) -> slice:

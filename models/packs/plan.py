@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from ...isa.dtype import DType
 from ...isa.formats.quantise import Packed
 from ...isa.formats.scheme import QuantScheme
 from .compressed_tensors import mxfp4_pack, nvfp4_pack, plain_pack, words_pack
@@ -71,6 +72,14 @@ class PackGroup:
         if self.format.zero_point is not None and not self.weights.symmetric:
             suffixes[self.format.zero_point] = f".{self.format.zero_point}"
         return {name: module + suffix for name, suffix in suffixes.items()}
+
+    def stored_scheme(self, scale: DType) -> QuantScheme:
+        """The scheme of a weight whose scales are stored in this dtype: e8m0 may stand as plain bytes."""
+        scheme = self.weights
+        if scheme.scale.name == "e8m0" and scale.name == "uint8":
+            return scheme
+        rule = scheme.scale_rule if (scale.name == "e8m0") == (scheme.scale.name == "e8m0") else "nearest"
+        return replace(scheme, scale=scale, scale_rule="ceil" if scale.name == "e8m0" and rule == "nearest" else rule)
 
     def read(self, tensors: Mapping[str, Stored]) -> Packed:
         """The quantised weight of a module's tensors, given by local name; ConfigError when they do not fit."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import groupby
+
 from ...isa.dtype import FP32
 from ...isa.instruction import split_even
 from ...isa.operands import Ref
@@ -13,11 +16,14 @@ from ...isa.vector import GATED
 from ...models.blocks import DeltaNet, HeadRows, Projection
 from ..layout import kv_heads_of
 from .builder import BlockBuilder, buffer
+from .held import Held
 from .stage import STATES, Stage
+
+_Part = tuple[str, HeadRows, range]  # label, rows and heads
 
 
 class _Share:
-    """This rank's heads of a layer, and where its parts stand in `mixed`: q, k, v, beta, decay, gate, result."""
+    """This rank's heads of a layer, and where its parts stand in `mixed`: beta, decay, q, k, v, gate, result."""
 
     def __init__(self, stage: Stage, delta: DeltaNet) -> None:
         tp, index = stage.layout.tp, stage.tp_index
@@ -33,15 +39,15 @@ class _Share:
         self.width = at + delta.value_dim * count
 
     @property
-    def parts(self) -> list[tuple[str, HeadRows, range]]:
+    def parts(self) -> list[_Part]:
         """Every part, its rows and its heads, those of low rank after the others; the gate is last, or before them."""
         delta = self.delta
         found = [
+            ("beta", delta.beta, self.heads),
+            ("decay", delta.decay, self.heads),
             ("q", delta.q, self.key_heads),
             ("k", delta.k, self.key_heads),
             ("v", delta.v, self.heads),
-            ("beta", delta.beta, self.heads),
-            ("decay", delta.decay, self.heads),
             ("gate", delta.gate, self.heads),
         ]
         return sorted(found, key=lambda part: self.down(part[0]) is not None)
@@ -64,13 +70,14 @@ def lower_delta_net(stage: Stage, block: BlockBuilder, delta: DeltaNet, name: st
 
 
 def _project(stage: Stage, block: BlockBuilder, share: _Share, name: str, x: Ref) -> None:
-    """All that the input alone makes, in one product; parts of low rank in two of their own."""
-    direct = [(part, heads) for label, part, heads in share.parts if share.down(label) is None]
-    weight = stage.weights.heads_rows(f"{name}.mixed", direct, share.delta.hidden_size)
-    width = weight.type.shape[0]
-    assert isinstance(width, int), "weight shapes are numbers"
-    w = stage.weight(block, "mixed_weight", weight)
-    block.emit(MATMUL(dst=Ref("mixed", 0, width), a=x, w=w, bias=None))
+    """All that the input alone makes, in one product of what is held alike; parts of low rank in two of their own."""
+    direct = [entry for entry in share.parts if share.down(entry[0]) is None]
+    for number, (packs, group) in enumerate(_held_alike(stage, direct)):
+        label = f"mixed{number or ''}"
+        own = [(part, heads) for _, part, heads in group]
+        weight = stage.weights.heads_rows(f"{name}.{label}", own, share.delta.hidden_size, packs=packs)
+        w = stage.weight(block, f"{label}_weight", weight)
+        block.emit(MATMUL(dst=Ref("mixed", share.columns[group[0][0]].start, weight.shape[0]), a=x, w=w, bias=None))
     for label, part, heads in share.parts:
         down = share.down(label)
         if down is None:
@@ -79,9 +86,24 @@ def _project(stage: Stage, block: BlockBuilder, share: _Share, name: str, x: Ref
         low = block.local(f"{label}_low", stage.options.dtype, "tokens", rank)
         first = stage.weights.whole(f"{name}.delta_{label}_down", down.weights[0], rank, down.in_features)
         block.emit(MATMUL(dst=low, a=x, w=stage.weight(block, f"delta_{label}_down", first), bias=None))
-        second = stage.weights.heads_rows(f"{name}.delta_{label}_up", [(part, heads)], rank)
+        second = stage.weights.heads_rows(f"{name}.delta_{label}_up", [(part, heads)], rank, packs=True)
         w = stage.weight(block, f"delta_{label}_up", second)
         block.emit(MATMUL(dst=share.columns[label], a=low, w=w, bias=None))
+
+
+def _held_alike(stage: Stage, parts: list[_Part]) -> Iterator[tuple[bool, list[_Part]]]:
+    """Runs of parts whose tensors lie in device memory alike, and whether a job's scheme quantises them.
+
+    It leaves the few rows of beta and decay alone, as publishers do.
+    """
+
+    def kind(entry: _Part) -> tuple[Held | None, bool]:
+        packs = entry[0] not in ("beta", "decay")
+        holding = stage.weights.holding
+        return holding.of(entry[1].tensor, packs), packs and holding.scheme is not None
+
+    for (_, packs), group in groupby(parts, kind):
+        yield packs, list(group)
 
 
 def _sequences(stage: Stage, block: BlockBuilder) -> dict[str, Ref]:
@@ -105,7 +127,7 @@ def _convolve(stage: Stage, block: BlockBuilder, share: _Share, name: str) -> Re
     block.emit(
         CAUSAL_CONV(
             dst=convolved,
-            x=Ref("mixed", 0, channels),
+            x=Ref("mixed", share.columns["q"].start, channels),
             weight=stage.weight(block, "conv", weight),
             state=block.param("tail", tail),
             q_extent="q_lens",

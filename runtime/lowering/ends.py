@@ -13,7 +13,7 @@ from ...models.blocks import ResidualMix
 from .builder import BlockBuilder, buffer
 from .residuals import first, mix, snapshots_before
 from .stage import Stage
-from .weights import WeightBuffer, head_name
+from .weights import head_name
 
 LOGITS_DTYPE = FP32  # as they leave the accumulator: rounding them to 16 bits would make ties of near tokens
 
@@ -84,12 +84,14 @@ def head(stage: Stage) -> None:
     stage.norm(block, "final_norm", graph.final_norm, normed, wanted)
     name = head_name(graph, stage.layout)
     weight, _ = stage.weights.vocabulary(name, graph.lm_head, graph.vocab_size, graph.hidden_size)
-    shard = _shard_logits(stage, block, normed, weight)
+    w = stage.weight(block, "head", weight)
     logits = buffer("logits", Space.ACTIVATION, LOGITS_DTYPE, "rows", graph.vocab_size)
     whole = block.param("logits", logits)
-    if shard is None:
-        block.emit(MATMUL(dst=whole, a=normed, w=Ref("head"), bias=None))
+    if stage.layout.tp == 1:
+        block.emit(MATMUL(dst=whole, a=normed, w=w, bias=None))
     else:
+        shard = block.local("shard", LOGITS_DTYPE, "rows", weight.type.shape[0])
+        block.emit(MATMUL(dst=shard, a=normed, w=w, bias=None))
         block.emit(ALL_GATHER(dst=whole, src=shard, group="tp", axis="columns"))
     _pick(stage, block, whole)
     stage.program.call(block)
@@ -104,16 +106,6 @@ def _final_mix(stage: Stage, block: BlockBuilder, final: ResidualMix, wanted: Re
     mixed = block.local("mixed_stream", dtype, "rows", hidden)
     mix(stage, block, final, "final_mix", mixed, gathered, wanted)
     return mixed
-
-
-def _shard_logits(stage: Stage, block: BlockBuilder, normed: Ref, weight: WeightBuffer) -> Ref | None:
-    """This rank's columns of the logits; None where it holds them all."""
-    w = stage.weight(block, "head", weight)
-    if stage.layout.tp == 1:
-        return None
-    shard = block.local("shard", LOGITS_DTYPE, "rows", weight.type.shape[0])
-    block.emit(MATMUL(dst=shard, a=normed, w=w, bias=None))
-    return shard
 
 
 def _pick(stage: Stage, block: BlockBuilder, logits: Ref) -> None:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from ...isa.dtype import INT32, INT64, DType
 from ...isa.errors import NotYetError
-from ...isa.formats.scheme import QuantScheme
 from ...isa.link import ALL_REDUCE
 from ...isa.operands import Ref
 from ...isa.program import Buffer, Extent, Space
-from ...isa.quantised import DEQUANTISE, held_scheme, packed_types
+from ...isa.quantised import DEQUANTISE
 from ...isa.registry import INSTRUCTIONS
 from ...isa.vector import RMSNORM
 from ...isa.work import Unit
@@ -20,6 +19,7 @@ from ...models.blocks import DeltaNet, Graph, Norm, Rope
 from ...models.graph import rope_tables, table_of
 from ..layout import Layout
 from .builder import BlockBuilder, ProgramBuilder, buffer
+from .held import Holding, PackedBuffer, space_of
 from .weights import WeightBuffer, WeightPlan
 
 EXTENTS = (
@@ -66,7 +66,7 @@ class LoweringOptions:
     queue_of: Mapping[Unit, str]
     sampling: Sampling = Sampling()
     head: Literal["pick", "none"] = "pick"
-    weights: QuantScheme | None = None
+    holding: Holding = Holding()
     native: frozenset[str] = frozenset(INSTRUCTIONS)
 
 
@@ -93,7 +93,7 @@ class Stage:
         self.rank, self.number = rank, layout.stage_of(rank)
         self.tp_index = layout.tp_index_of(rank)
         self.layers = layout.stage_layers(len(graph.layers))[self.number]
-        self.weights = WeightPlan(layout, rank, options.dtype, options.weights)
+        self.weights = WeightPlan(layout, rank, options.dtype, options.holding)
         head = "" if options.head == "pick" else "-nohead"
         self.program = ProgramBuilder(f"{graph.family}-stage{self.number}{head}", options.queue_of)
         self.inputs = Inputs()
@@ -135,18 +135,19 @@ class Stage:
 
     def weight(self, block: BlockBuilder, name: str, weight: WeightBuffer) -> Ref:
         """A weight as a parameter of a block; a quantised one is dequantised into a local of it."""
-        if weight.scheme is not None:
-            return self._dequantised(block, name, weight, weight.scheme)
+        if weight.packed is not None:
+            dst = block.local(f"{name}_values", weight.type.dtype, *weight.shape)
+            block.emit(DEQUANTISE(dst=dst, **self.packed(block, name, weight, weight.packed)))
+            return dst
         return block.param(name, buffer(weight.name, Space.WEIGHT, weight.type.dtype, *weight.type.shape))
 
-    def _dequantised(self, block: BlockBuilder, name: str, weight: WeightBuffer, scheme: QuantScheme) -> Ref:
-        codes, scales = (
-            block.param(f"{name}_{part}", Buffer(f"{weight.name}.{part}", kind, Space.WEIGHT))
-            for part, kind in zip(("codes", "scales"), packed_types(scheme, weight.shape), strict=True)
-        )
-        dst = block.local(f"{name}_values", weight.type.dtype, *weight.shape)
-        block.emit(DEQUANTISE(dst=dst, codes=codes, scales=scales, scheme=held_scheme(scheme.name)))
-        return dst
+    def packed(self, block: BlockBuilder, name: str, weight: WeightBuffer, packed: PackedBuffer) -> dict[str, Any]:
+        """The operands by which an instruction reads a packed weight."""
+        parts = {
+            part: block.param(f"{name}_{part}", Buffer(f"{weight.name}.{part}", kind, space_of(part)))
+            for part, kind in packed.types.items()
+        }
+        return {**parts, "form": packed.form, "phase": packed.phase}
 
     def optional(self, block: BlockBuilder, name: str, weight: WeightBuffer | None) -> Ref | None:
         """A weight that may be absent."""

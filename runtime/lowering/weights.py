@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ...isa.dtype import DType
-from ...isa.errors import ConfigError
-from ...isa.formats.scheme import QuantScheme
 from ...isa.instruction import TensorType, elements, split_even
+from ...isa.program import Space
 from ...models.blocks import (
     Attention,
     DecoderLayer,
@@ -21,36 +20,22 @@ from ...models.blocks import (
     Router,
 )
 from ..layout import Layout, kv_heads_of
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Rows or columns [start, stop) of one checkpoint tensor; `axis` None takes the whole tensor.
-
-    Of a tensor that holds all experts, it is those of entry `expert`, turned over first if it is `transposed` ([in,
-    out]), and every `step`-th of them.
-    """
-
-    tensor: str
-    axis: int | None = None
-    start: int = 0
-    stop: int = 0
-    expert: int | None = None
-    transposed: bool = False
-    step: int = 1
+from .held import Bucket, Holding, PackedBuffer, Piece, packed_buffer, space_of
 
 
 @dataclass(frozen=True)
 class WeightBuffer:
     """A device buffer, made of pieces laid one after the other along their first dimension.
 
-    Under a `scheme` the device holds codes and scales instead, in two buffers, and `type` is what they decode to.
+    `packed` says how the device holds codes and scales instead, in buffers of their own; `type` is what they decode to.
+    `bucket` says how tensor and expert parallelism share the weight out.
     """
 
     name: str
     type: TensorType
     pieces: tuple[Piece, ...]
-    scheme: QuantScheme | None = None
+    packed: PackedBuffer | None = None
+    bucket: Bucket = "sharded"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -59,30 +44,56 @@ class WeightBuffer:
         assert len(sides) == len(self.type.shape), "weight shapes are numbers"
         return sides
 
+    def bytes_by_kind(self) -> dict[str, int]:
+        """Bytes on the device by element type, of a packed weight those of its codes and of its `scale`s."""
+        if self.packed is None:
+            return {self.type.dtype.name: self.type.dtype.bytes_of(elements(self.shape))}
+        held: dict[str, int] = {}
+        for part, kind in self.packed.types.items():
+            name = self.packed.form.element.name if part == "codes" else space_of(part).value
+            sides = tuple(int(side) for side in kind.shape)
+            held[name] = held.get(name, 0) + kind.dtype.bytes_of(elements(sides))
+        return {name: size for name, size in held.items() if name != Space.TABLE.value}
+
     @property
     def num_bytes(self) -> int:
         """Bytes on the device."""
-        return (
-            self.type.dtype.bytes_of(elements(self.shape)) if self.scheme is None else self.scheme.bytes_of(self.shape)
-        )
+        return sum(self.bytes_by_kind().values())
 
 
 class WeightPlan:
     """The weight buffers of one rank, collected while its blocks are lowered."""
 
-    def __init__(self, layout: Layout, rank: int, dtype: DType, scheme: QuantScheme | None = None) -> None:
-        self.layout, self.dtype, self.scheme = layout, dtype, scheme
+    def __init__(self, layout: Layout, rank: int, dtype: DType, holding: Holding | None = None) -> None:
+        self.layout, self.dtype, self.holding = layout, dtype, holding or Holding()
         self.rank, self.tp, self.index = rank, layout.tp, layout.tp_index_of(rank)
         self.buffers: dict[str, WeightBuffer] = {}
 
-    def _add(self, name: str, shape: tuple[int, ...], pieces: list[Piece], packs: bool = False) -> WeightBuffer:
+    def _add(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        pieces: list[Piece],
+        packs: bool = False,
+        bucket: Bucket = "sharded",
+    ) -> WeightBuffer:
         """A buffer; `packs` says that it is a matrix which the job's scheme quantises."""
-        buffer = WeightBuffer(name, TensorType(self.dtype, shape), tuple(pieces), self.scheme if packs else None)
+        packed = self._packed(name, shape, pieces, packs) if len(shape) > 1 else None
+        buffer = WeightBuffer(name, TensorType(self.dtype, shape), tuple(pieces), packed, bucket)
         return self.buffers.setdefault(name, buffer)
+
+    def _packed(self, name: str, shape: tuple[int, ...], pieces: list[Piece], packs: bool) -> PackedBuffer | None:
+        """How the buffer lies packed: only where all its tensors are held alike."""
+        if name in self.buffers:
+            return self.buffers[name].packed
+        held = self.holding.of(pieces[0].tensor, packs)
+        if held is None or any(self.holding.of(piece.tensor, packs) != held for piece in pieces):
+            return None
+        return packed_buffer(shape, pieces, held)
 
     def whole(self, name: str, tensor: str, *shape: int) -> WeightBuffer:
         """A tensor that every tensor-parallel rank holds in full."""
-        return self._add(name, shape, [Piece(tensor)])
+        return self._add(name, shape, [Piece(tensor)], bucket="replicated")
 
     def norm(self, name: str, norm: Norm) -> WeightBuffer:
         """A norm's weight."""
@@ -92,19 +103,6 @@ class WeightPlan:
         """This rank's rows of an embedding or an output head, and the first id among them."""
         first, rows = split_even(vocab_size, self.tp)[self.index]
         return self._add(name, (rows, hidden_size), [Piece(tensor, 0, first, first + rows)]), first
-
-    def _check_cut(self, name: str, share: int, whole: int) -> None:
-        """ConfigError where a cut along the inputs would divide a block of the job's scheme."""
-        block = self.scheme.block[1] if self.scheme is not None else 0
-        if (
-            self.scheme is not None
-            and share != whole
-            and (share % block if block else share * self.scheme.element.bits % 8)
-        ):
-            raise ConfigError(
-                f"{name}: tp={self.tp} cuts its {whole} inputs into {share}, which divides a block of "
-                f"{self.scheme.name}; choose a smaller --group or tp"
-            )
 
     def share(self, size: int) -> tuple[int, int]:
         """[start, stop) of this rank's even share of a side, the first ranks holding one more if it does not divide."""
@@ -146,7 +144,9 @@ class WeightPlan:
             self._add(f"{name}.bias", (total,), bias) if bias else None,
         )
 
-    def heads_rows(self, name: str, parts: list[tuple[HeadRows, range]], *columns: int) -> WeightBuffer:
+    def heads_rows(
+        self, name: str, parts: list[tuple[HeadRows, range]], *columns: int, packs: bool = False
+    ) -> WeightBuffer:
         """The rows of some heads of each part, one part after the other, each row of `columns` elements."""
         spans = [
             Piece(part.tensor, part.axis, part.start(head), part.start(head) + part.size)
@@ -154,7 +154,7 @@ class WeightPlan:
             for head in heads
         ]
         total = sum(span.stop - span.start for span in spans)
-        return self._add(name, (total, *columns), _merged(spans))
+        return self._add(name, (total, *columns), _merged(spans), packs)
 
     def fused(
         self, name: str, projection: Projection, rows: list[tuple[int, int]]
@@ -174,9 +174,10 @@ class WeightPlan:
         """Whole matrices with one input, one above the other, and their biases, which all or none have."""
         rows = sum(projection.out_features[0] for projection in projections)
         biases = [Piece(bias) for projection in projections for bias in projection.biases]
-        weights = [Piece(projection.weights[0]) for projection in projections]
-        weight = self._add(name, (rows, projections[0].in_features), weights)
-        return weight, self._add(f"{name}.bias", (rows,), biases) if biases else None
+        weights = [Piece(projection.weights[0], 0, 0, projection.out_features[0]) for projection in projections]
+        weight = self._add(name, (rows, projections[0].in_features), weights, packs=True, bucket="replicated")
+        bias = self._add(f"{name}.bias", (rows,), biases, bucket="replicated") if biases else None
+        return weight, bias
 
     def latent_queries(self, name: str, queries: Projection, attention: LatentAttention) -> WeightBuffer:
         """This rank's heads' rows of the queries: the own parts of all heads, then the rotated ones."""
@@ -188,14 +189,13 @@ class WeightPlan:
             for low, high in parts
             for head in range(start, stop)
         ]
-        return self._add(name, ((stop - start) * dim, queries.in_features), pieces)
+        return self._add(name, ((stop - start) * dim, queries.in_features), pieces, packs=True)
 
     def latent_heads(self, name: str, attention: LatentAttention) -> WeightBuffer:
         """This rank's heads' rows of what makes keys and values of latents."""
         start, stop = self._share(attention.kv_up.out_features[0])
-        return self._add(
-            name, (stop - start, attention.latent_dim), [Piece(attention.kv_up.weights[0], 0, start, stop)]
-        )
+        piece = Piece(attention.kv_up.weights[0], 0, start, stop)
+        return self._add(name, (stop - start, attention.latent_dim), [piece], packs=True)
 
     def gate_up(self, name: str, mlp: GatedMlp) -> tuple[WeightBuffer, WeightBuffer | None]:
         """This rank's gate rows, then its up rows."""
@@ -204,7 +204,6 @@ class WeightPlan:
     def row_parallel(self, name: str, projection: Projection) -> tuple[WeightBuffer, WeightBuffer | None]:
         """A matrix cut along its inputs; its bias stands on the first rank alone, since the partial sums are added."""
         start, stop = self.share(projection.in_features)
-        self._check_cut(name, stop - start, projection.in_features)
         weight = self._add(
             name,
             (projection.out_features[0], stop - start),
@@ -241,21 +240,20 @@ class WeightPlan:
         own = self.layout.experts_of(self.rank, experts.count)
         share = experts.intermediate_size // own.slices
         cut = own.slice_ * share, (own.slice_ + 1) * share
-        self._check_cut(f"{name}.down", cut[1] - cut[0], experts.intermediate_size)
         width, hidden, ids = cut[1] - cut[0], experts.hidden_size, range(own.first, own.first + own.count)
         gate_up = [piece for e in ids for piece in _gate_up_pieces(experts, e, cut)]
         down = [_down_piece(experts, e, cut) for e in ids]
         gate_up_bias = down_bias = None
         if experts.gate_up_bias is not None:
             pieces = [piece for e in ids for piece in _halves(experts.gate_up_bias, e, cut)]
-            gate_up_bias = self._add(f"{name}.gate_up.bias", (own.count, 2 * width), pieces)
+            gate_up_bias = self._add(f"{name}.gate_up.bias", (own.count, 2 * width), pieces, bucket="expert")
         if experts.down_bias is not None and not own.slice_:  # partial sums are added
             pieces = [Piece(experts.down_bias, 1, 0, hidden, e) for e in ids]
-            down_bias = self._add(f"{name}.down.bias", (own.count, hidden), pieces)
+            down_bias = self._add(f"{name}.down.bias", (own.count, hidden), pieces, bucket="expert")
         return ExpertWeights(
-            self._add(f"{name}.gate_up", (own.count, 2 * width, hidden), gate_up, packs=True),
+            self._add(f"{name}.gate_up", (own.count, 2 * width, hidden), gate_up, packs=True, bucket="expert"),
             gate_up_bias,
-            self._add(f"{name}.down", (own.count, hidden, width), down, packs=True),
+            self._add(f"{name}.down", (own.count, hidden, width), down, packs=True, bucket="expert"),
             down_bias,
         )
 

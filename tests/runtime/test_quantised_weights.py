@@ -82,24 +82,38 @@ def test_hbm_holds_codes_and_scales_and_the_time_without_numbers_is_the_same(tmp
     # q 128x64, k and v 32x64, o 64x128, gate and up 128x64, down 64x128: half a byte each and 2 bytes per 32
     matrices = 3 * (128 * 64 + 2 * 32 * 64 + 64 * 128 + 3 * 128 * 64)
     rest = 131 * 64 + 7 * 64  # the tied embedding; two norms a layer and the last
-    assert on.report.cards[0].by_tag["weight"] == matrices // 2 + matrices // 32 * 2 + rest * 2
+    assert on.report.cards[0].by_tag["weight"] == matrices // 2 + rest * 2
+    assert on.report.cards[0].by_tag["scale"] == matrices // 32 * 2
     plain = run(path, logits=False, dtype="bfloat16")
     assert plain.report.cards[0].by_tag["weight"] == 2 * (matrices + rest)
 
 
-def test_a_cut_through_a_block_is_refused_by_name(tmp_path: Path) -> None:
-    path = save(tmp_path, "llama", 0, **SIZES)
-    with pytest.raises(ConfigError, match=r"layers.0.out: tp=2 cuts its 128 inputs into 64, .* block of int4_g128"):
-        run(path, "tp=2", weights="int4")
+@pytest.mark.parametrize(
+    ("family", "asked", "scheme"),
+    [
+        ("llama", {"weights": "int4"}, "int4_g128"),  # blocks of 128, cut into 16
+        ("qwen3_moe", {"weights": "nvfp4"}, "nvfp4"),
+        ("qwen2", {"weights": "fp8", "group": 128}, "fp8_e4m3_block128x128"),
+    ],
+)
+def test_a_cut_through_a_block_changes_nothing(tmp_path: Path, family: str, asked: dict[str, Any], scheme: str) -> None:
+    path = save(tmp_path, family, 0, **(MOE if "moe" in family else SIZES) | {"num_key_value_heads": 1})
+    plain = decoded(path, scheme)
+    logits, tokens, _ = reference(plain, PROMPTS[1], 8)
+    for layout in ("tp=1", "tp=8"):
+        result = run(path, layout, prompt_ids=(tuple(PROMPTS[1]),), **asked)
+        assert result.logits is not None
+        assert np.abs(result.logits["logits_0"] - logits).max() <= 1e-4 * logits.std()
+        assert list(result.report.requests[0].tokens) == tokens
 
 
 def test_formats_and_groups_that_do_not_exist_are_named() -> None:
     assert (weight_scheme("int4", None).name, weight_scheme("int8", 128).name) == ("int4_g128", "int8_g128")
-    with pytest.raises(ConfigError, match="--weights 'int3' is no format of weights; choose int8, int4"):
+    with pytest.raises(ConfigError, match="--weights 'int3' is no format of weights; choose int8, int4, .*as-stored"):
         weight_scheme("int3", None)
     with pytest.raises(ConfigError, match="--group 64 is no group of --weights int4; there is 128, 32"):
         weight_scheme("int4", 64)
-    with pytest.raises(ConfigError, match="--group 32 is no group of --weights fp8; there is none"):
-        weight_scheme("fp8", 32)
+    with pytest.raises(ConfigError, match="--group 64 is no group of --weights mxfp4; there is 32"):
+        weight_scheme("mxfp4", 64)
     with pytest.raises(ConfigError, match="--group sizes the blocks of --weights"):
         Job("m", group=32)
