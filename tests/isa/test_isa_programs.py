@@ -90,7 +90,10 @@ EXAMPLES = {
         "dst=%d x=%x squares=%s weight=%w count=16 eps=1e-06",
         "d:bf16[t,8] x:bf16[t,8] s:fp32[t,1] w:bf16[8]",
     ),
-    "dequantise": ("dst=%d codes=%c scales=%s scheme=int4_g32", "d:bf16[6,70] c:uint8[6,35] s:bf16[6,3]"),
+    "dequantise": (
+        "dst=%d codes=%c scales=%s form=int4/nibbles/1x32/fp32 zeros=- divisors=- index=- phase=0",
+        "d:bf16[6,70] c:uint8[6,35] s:bf16[6,3]",
+    ),
     "rms_unit": ("dst=%d x=%x run=4 eps=1e-06", "d:bf16[t,8] x:bf16[t,8]"),
     "position_scale": ("x=%x positions=%p step=8.0 strength=0.1", "x:bf16[t,8] p:int32[t]"),
     "soft_cap": ("dst=%d x=%x cap=30.0", "d:bf16[t,8] x:fp32[t,8]"),

@@ -31,7 +31,7 @@ SIZES: dict[str, Any] = {
     "tie_word_embeddings": False,
 }
 
-EXPERTS: dict[str, Any] = {"moe_intermediate_size": 32, "num_experts": 6, "mlp_only_layers": []}
+EXPERTS: dict[str, Any] = {"moe_intermediate_size": 32, "num_experts": 6, "decoder_sparse_step": 1}
 
 
 def run(path: Path, layout: str = "tp=1", **options: Any) -> RunResult:
