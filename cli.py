@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
+from .cli_align import align_options, taken
 from .isa.errors import ConfigError, SiltwinError
 
 if TYPE_CHECKING:
@@ -162,19 +163,22 @@ def run(json_to: str | None, trace_to: str | None, logits_to: str | None, no_pay
 
 @cli.command()
 @job_options
+@align_options
 @JSON_OPTION
 def align(json_to: str | None, **asked: Any) -> None:
     """Compare MODEL, layer by layer, with transformers on the same checkpoint (needs siltwin[reference])."""
+    from .runtime.align_ask import AlignAsk
     from .runtime.files import check_outputs
 
+    ask = AlignAsk(**taken(asked))
     job = _job(**asked)
     check_outputs(json_to)
     from .runtime.align import align as align_job
     from .runtime.progress import DelayedProgress
-    from .runtime.render_lists import print_align
+    from .runtime.render_align import print_align
 
     with DelayedProgress(sys.stderr, "comparing with the reference"):
-        report = align_job(job)
+        report = align_job(job, ask)
     _show(report, print_align, json_to)
     if report.verdict != "aligned":
         raise click.exceptions.Exit(NOT_ALIGNED)

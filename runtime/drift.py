@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from ..isa.dtype import DType
 from ..isa.instruction import Array
 from .report_align import DriftPart, LayerDrift, LogitsDrift
+from .routes import Routes
 
 # By the coarsest format among weights, activations and KV: two units in its last place; for fp32 what we promise.
 TOLERANCES = {"fp32": 1e-4, "fp16": 2**-10, "bf16": 2**-7}
@@ -28,10 +29,13 @@ class Outputs:
 
     layers: dict[int, Array]
     logits: Array
+    routes: dict[int, Routes] = field(default_factory=dict)
 
     def at(self, rows: slice | Array) -> Outputs:
         """Some of the positions."""
-        return Outputs({layer: values[rows] for layer, values in self.layers.items()}, self.logits[rows])
+        layers = {layer: values[rows] for layer, values in self.layers.items()}
+        routes = {layer: found.at(rows) for layer, found in self.routes.items()}
+        return Outputs(layers, self.logits[rows], routes)
 
 
 def coarsest(*dtypes: DType) -> DType:

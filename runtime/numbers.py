@@ -232,15 +232,26 @@ class Numbers:
 
         return ended
 
-    def fill_cache(self, cached: Sequence[tuple[int, ...]], requests: Sequence[Request], pool: PagePools) -> None:
-        """Compute what stands in each request's cache before the job begins: untimed steps over its cached tokens."""
+    def fill_cache(
+        self,
+        cached: Sequence[tuple[int, ...]],
+        requests: Sequence[Request],
+        pool: PagePools,
+        ended: Callable[[Step], None] = lambda step: None,
+    ) -> None:
+        """Compute what stands in each request's cache before the job begins: untimed steps over its cached tokens.
+
+        `ended` is called after each of them.
+        """
         for request, ids in zip(requests, cached, strict=True):
             before = Request(request.index, len(ids), 1, prompt=ids)
             known = {request.index: before}
             most = self.plan.largest.extents["tokens"][0]
             for start in range(0, len(ids), most):
                 entry = Entry(request.index, start, min(most, len(ids) - start), False)
-                self.run(Step(0, "prefill", (entry,)), known, pool)
+                step = Step(0, "prefill", (entry,))
+                self.run(step, known, pool)
+                ended(step)
 
     def _emitting_rows(self, entries: Sequence[Entry]) -> list[int]:
         """Row of the logits that each emitting entry's token is picked from."""

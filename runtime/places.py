@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..emulator.payload import Site
+from .binding import entries_by_holder
 from .plan import JobPlan
 from .scheduler import Entry, Step
 
@@ -24,7 +25,7 @@ def speaks(plan: JobPlan, rank: int) -> bool:
 
 def entries_of(plan: JobPlan, step: Step, rank: int) -> tuple[Entry, ...]:
     """The entries of a step whose tokens a card computes, in the order of its rows."""
-    return step.entries
+    return entries_by_holder(plan.layout, step)[plan.layout.holder_of(rank)]
 
 
 def place_of(plan: JobPlan, step: Step, rank: int, token: int) -> tuple[int, int] | None:

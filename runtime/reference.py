@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,31 +14,48 @@ import numpy as np
 from ..isa.dtype import FP32, DType
 from ..isa.errors import ConfigError
 from ..isa.instruction import Array
+from ..models.blocks import Graph, Moe, Router
 from ..models.checkpoint import Checkpoint
+from .reference_routing import routers_of, watched
+from .routes import Routes
 
 REFERENCE = "transformers {version} on torch, float32"
 # What to compute in to see the rounding of a dtype: the dtype itself, and for float32 the exact side of it.
 _ROUNDED = {"fp32": "float64", "bf16": "bfloat16", "fp16": "float16"}
 
 
+NOTHING: Mapping[int, Array] = MappingProxyType({})
+
+
+def routers_in(graph: Graph) -> dict[int, Router]:
+    """The routers of a model by layer."""
+    return {layer.index: layer.mlp.router for layer in graph.layers if isinstance(layer.mlp, Moe)}
+
+
 @dataclass(frozen=True)
 class ReferenceRun:
     """One sequence through the reference: the residual stream after each layer, and the logits of every position.
 
-    `layers` starts with the embedding; all arrays are float32, [tokens, hidden] and [tokens, vocab].
+    `layers` starts with the embedding; all arrays are float32, [tokens, hidden] and [tokens, vocab]. `routes` holds
+    what the router of each expert layer would choose for itself.
     """
 
     layers: list[Array]
     logits: Array
+    routes: Mapping[int, Routes] = field(default_factory=dict)
 
 
 class Reference(Protocol):
     """Somebody else's statement of a model, with the weights of a checkpoint, in float32 on the CPU."""
 
     name: str
+    routed_layers: frozenset[int]  # layers whose routers can be told what to choose
 
-    def run(self, ids: Sequence[int], longest: int = 0) -> ReferenceRun:
-        """A full forward pass over a sequence, without a cache; `longest` is the job's longest sequence in tokens."""
+    def run(self, ids: Sequence[int], longest: int = 0, forced: Mapping[int, Array] = NOTHING) -> ReferenceRun:
+        """A full forward pass over a sequence, without a cache; `longest` is the job's longest sequence in tokens.
+
+        `forced` are the experts, [tokens, chosen] by layer, that its first tokens take in place of their own choice.
+        """
 
     def show_rounding(self, dtype: DType) -> None:
         """Compute from now on in `dtype` (for fp32 in float64): the difference shows what rounding to it does."""
@@ -64,8 +82,11 @@ class TransformersReference:
         ropes = (layer.attention.rope for layer in checkpoint.graph.layers)
         self._looks_at_length = any(rope is not None and rope.scaling.rule == "longrope" for rope in ropes)
         self._model = _load(checkpoint, torch, transformers)
+        self._routers = routers_in(checkpoint.graph)
+        self._modules = routers_of(self._model.model.layers, self._routers)
+        self.routed_layers = frozenset(self._modules)
 
-    def run(self, ids: Sequence[int], longest: int = 0) -> ReferenceRun:
+    def run(self, ids: Sequence[int], longest: int = 0, forced: Mapping[int, Array] = NOTHING) -> ReferenceRun:
         """A full forward pass over a sequence, without a cache.
 
         `longest` is the length in tokens of the job's longest sequence. longrope chooses its factors by length and a
@@ -85,12 +106,13 @@ class TransformersReference:
         body = self._model.model
         hooks = [module.register_forward_hook(watch) for module in (body.embed_tokens, *body.layers)]
         try:
-            with torch.no_grad():
+            with torch.no_grad(), watched(torch, self._modules, self._routers, forced) as routes:
                 logits = self._model(torch.tensor([tokens])).logits[0, : len(ids)].float().numpy()
         finally:
             for hook in hooks:
                 hook.remove()
-        return ReferenceRun(seen, np.asarray(logits, np.float32))
+        own = {layer: found.at(slice(len(ids))) for layer, found in routes.items()}
+        return ReferenceRun(seen, np.asarray(logits, np.float32), own)
 
     def show_rounding(self, dtype: DType) -> None:
         """Compute from now on in `dtype` (for fp32 in float64), so that the difference shows what rounding to it does.

@@ -1,4 +1,4 @@
-"""The other reports as text on a terminal: limits, alignment, cards beside each other, models, one card in full."""
+"""The other reports as text on a terminal: limits, cards beside each other, models, one card in full."""
 
 from __future__ import annotations
 
@@ -11,19 +11,13 @@ from rich.text import Text
 
 from .catalogue import CardDetail, CardsReport, FactsPart, ModelsReport
 from .render import fits_table, job_line
-from .report_align import AlignReport, DriftPart
 from .report_limits import LimitsReport
-from .terminal import NONE, bullets, digits, exact_size, percent, plain, ranges, scientific, size, table
+from .terminal import NONE, bullets, digits, exact_size, percent, plain, ranges, size, table
 
 
 def print_limits(report: LimitsReport, console: Console) -> None:
     """What each card needs, and where the job stops to fit."""
     _print(console, _limits_parts(report))
-
-
-def print_align(report: AlignReport, console: Console) -> None:
-    """Every layer against the reference, and the verdict."""
-    _print(console, _align_parts(report))
 
 
 def print_cards(report: CardsReport, console: Console) -> None:
@@ -73,37 +67,6 @@ def _limits_parts(report: LimitsReport) -> Iterator[RenderableType]:
     yield fits_table(report.fits)
     yield Text(f"Exact to the allocation granule of {report.granule_bytes} bytes.", style="dim")
     yield from bullets("Warnings", report.warnings, "yellow")
-
-
-def _align_parts(report: AlignReport) -> Iterator[RenderableType]:
-    yield job_line(report) + Text(plain(f" against {report.reference}, {report.positions:,} positions"))
-    yield from bullets("Not modelled", report.not_modelled, "dim")
-    logits = report.logits
-    measured = any(part.noise_max_rel is not None for part in (*report.layers, logits))
-    rows = [(row.name, *_drift_cells(row, measured)) for row in report.layers]
-    rows.append(("logits", *_drift_cells(logits, measured)))
-    noise = ("rms rel", "rounding's max", "its rms") if measured else ()
-    yield ""
-    yield table("Layer by layer", ("layer", "max abs", "max rel", "cosine", *noise), rows)
-    yield ""
-    yield Text(f"KL {scientific(logits.kl)}, argmax agreement {100 * logits.argmax_agreement:.2f} %")
-    yield Text(plain(f"First layer that drifts: {report.first_drift or 'none'}"))
-    aligned = report.verdict == "aligned"
-    yield Text(
-        plain(f"{report.verdict.upper()}: tolerance {report.tolerance:g}, {report.tolerance_of}"),
-        style="bold green" if aligned else "bold red",
-    )
-    yield from bullets("Warnings", report.warnings, "yellow")
-
-
-def _cosine(value: float | None) -> str:
-    return "not finite" if value is None else f"{value:.8f}"
-
-
-def _drift_cells(row: DriftPart, with_noise: bool) -> tuple[str, ...]:
-    cells = (scientific(row.max_abs), scientific(row.max_rel), _cosine(row.cosine))
-    noise = (row.rms_rel, row.noise_max_rel, row.noise_rms_rel) if with_noise else ()
-    return (*cells, *map(scientific, noise))
 
 
 def _cards_parts(report: CardsReport) -> Iterator[RenderableType]:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from .report import Count, HostReport, JobDocument, Part
+from .report import Count, HostReport, JobDocument, NotFinite, Part
 
 
 def _null_unless_finite(value: object) -> object:
@@ -40,6 +40,49 @@ class LayerDrift(DriftPart):
     name: str
 
 
+class Flip(Part):
+    """A token that took other experts than in the reference.
+
+    `ours` are the experts that it took on the cards alone, `reference` those that it took in the reference alone;
+    `margin` is by how much the reference preferred its own, in the score that it chose by, and `explained` whether
+    errors of the router's logits can account for it.
+    """
+
+    layer: Count
+    request: Count
+    position: Count
+    ours: tuple[int, ...]
+    reference: tuple[int, ...]
+    margin: Drift
+    explained: bool
+
+
+class RouterDrift(DriftPart):
+    """The logits of one layer's router against the reference's, and the tokens that took other experts.
+
+    `first` is the first flip that the logits do not explain, or else the first of all.
+    """
+
+    name: str
+    layer: Count
+    flips: Count
+    unexplained: Count
+    largest_margin: Drift
+    first: Flip | None
+
+
+class RoutingReport(Part):
+    """The routers of all layers; `forced` says that the reference's tokens took the experts that ours took.
+
+    Then the flips are what the reference would have chosen instead, each layer for itself.
+    """
+
+    forced: bool
+    tokens: Count
+    flips: Count
+    layers: tuple[RouterDrift, ...]
+
+
 class LogitsDrift(DriftPart):
     """Logits against the reference: `kl` is the mean over positions, `argmax_agreement` the share of positions."""
 
@@ -62,6 +105,8 @@ class AlignReport(JobDocument):
     tolerance: float
     tolerance_of: str
     verdict: Literal["aligned", "drifted"]
+    routing: RoutingReport | None = None
+    not_finite: NotFinite | None = None
     warnings: tuple[str, ...] = ()
     not_modelled: tuple[str, ...] = ()
     host: HostReport

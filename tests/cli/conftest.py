@@ -43,10 +43,11 @@ class FakeResult:
 
 
 class Fakes:
-    """Keeps the job it was given, and answers with a report or raises an error."""
+    """Keeps the job it was given, and what else was asked; answers with a report or raises an error."""
 
     def __init__(self) -> None:
         self.job: Any = None
+        self.ask: Any = None
         self.answer: Any = None
         self.answers("report")
 
@@ -60,8 +61,10 @@ class Fakes:
         """Raise this from now on."""
         self.answer = error
 
-    def __call__(self, job: Any, progress: Callable[[int, int | None, str], None] | None = None) -> Any:
-        self.job = job
+    def __call__(
+        self, job: Any, ask: Any = None, progress: Callable[[int, int | None, str], None] | None = None
+    ) -> Any:
+        self.job, self.ask = job, ask
         if progress:
             progress(0, None, "reading the model")
         if isinstance(self.answer, BaseException):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,21 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from safetensors.numpy import load_file, save_file
 
 from siltwin.cli import cli
-from siltwin.models.checkpoint import open_checkpoint
-from siltwin.runtime import align as align_room
 from siltwin.runtime.align import align
 from siltwin.runtime.job import Job
-from siltwin.runtime.reference import open_reference
 
 sys.path.insert(0, str(Path(__file__).parent))
 from checkpoints import save  # noqa: E402
+from planted import Weights, plant  # noqa: E402
 
 DTYPES = ["float32", "bfloat16", "float16"]
 BF16_AND_LONG = ["bfloat16", *(pytest.param(dtype, marks=pytest.mark.long) for dtype in ("float32", "float16"))]
-Weights = dict[str, Any]
 
 
 def layer(index: int, name: str) -> str:
@@ -105,18 +99,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def damaged(sound: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     """Makes a damaged copy, and lets the reference go on reading the sound one."""
-    monkeypatch.setattr(align_room, "open_reference", lambda checkpoint: open_reference(open_checkpoint(sound)))
-
-    def damage(fault: Callable[[Weights, Weights], None]) -> Path:
-        copy = tmp_path / "damaged"
-        shutil.copytree(sound, copy)
-        config, weights = json.loads((copy / "config.json").read_text()), load_file(copy / "model.safetensors")
-        fault(config, weights)
-        (copy / "config.json").write_text(json.dumps(config))
-        save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
-        return copy
-
-    return damage
+    return lambda fault: plant(sound, tmp_path / "damaged", fault, monkeypatch)
 
 
 def job(path: Path, dtype: str, **changes: Any) -> Job:
