@@ -17,6 +17,7 @@ from ..isa.experts import GROUPED_GATED, GROUPED_MATMUL, PERMUTE
 from ..isa.instruction import Array
 from ..isa.operands import Ref, Role
 from ..isa.work import Unit
+from .lowering.stage import STATES
 from .places import layer_of, place_of
 from .plan import JobPlan
 from .report import NotFinite
@@ -31,6 +32,7 @@ _NOT_FINITE: dict[str, Any] = {
     "fp8_e5m2": np.uint8(0x7C),
     "fp8_e4m3": np.uint8(0x7F),
 }
+SUMS = ("all_reduce", "recv_reduce")  # link instructions that make numbers instead of moving them
 Rows = Callable[[], Any]  # which rows of an output an instruction has just written, as an index of its first axis
 
 
@@ -147,17 +149,28 @@ def _kind(site: Site) -> str:
 def _outputs(site: Site) -> list[tuple[Ref, Rows | None]]:
     """The float outputs of an instruction whose rows are known, each with which of them it writes (None: all)."""
     instruction, found = site.instruction, list[tuple[Ref, Rows | None]]()
+    only_moves = instruction.unit is Unit.LINK and instruction.mnemonic not in SUMS
+    if only_moves or getattr(instruction, "starts", None) is not None:  # seen where it was made; some rows only
+        return found
     for ref, role in instruction.refs():
         dtype = site.memory.type_of(ref).dtype
         if role is Role.IN or dtype.name not in _NOT_FINITE:
             continue
         rows = _rows(site)
         if rows is None:
+            if not _is_whole(site, ref):
+                continue
             into_cache = role is Role.INOUT and instruction.unit is Unit.DMA
             if into_cache or (instruction.mnemonic, role) in LEFT_UNDEFINED:
                 continue
         found.append((ref, rows))
     return found
+
+
+def _is_whole(site: Site, ref: Ref) -> bool:
+    """Whether all rows of a buffer are somebody's: not so those that wait for what routers choose."""
+    first = site.block.types[ref.buffer].shape[0]
+    return isinstance(first, int) or first in ("tokens", "rows", "sequences", STATES)
 
 
 def _rows(site: Site) -> Rows | None:
