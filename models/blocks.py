@@ -83,10 +83,20 @@ class Rope:
 
 
 @dataclass(frozen=True)
+class Temperature:
+    """Queries at position p are scaled by 1 + strength * ln(1 + floor((p + 1) / step))."""
+
+    step: float
+    strength: float
+
+
+@dataclass(frozen=True)
 class Attention:
     """Grouped-query attention; query head h reads kv head h // (num_heads // num_kv_heads).
 
-    `scale` multiplies the scores; `window` is how many keys a query may see, its own included (0: all before it);
+    `scale` multiplies the scores, and a score s becomes cap * tanh(s / cap) under a `soft_cap` above 0; `window` is how
+    many keys a query may see, its own included (0: all before it), where `chunk` is not: from its last multiple on.
+    With `unit_eps` each head of q and k is brought to unit mean square after the rotation;
     `q_norm` and `k_norm` act before the rotation: on each head, or on all heads together where they are as large.
     `sinks` names a logit a head that joins the softmax and is then dropped. With `output_gate` each head's rows of the
     q projection are followed by as many of a gate, whose sigmoid scales what the head gives.
@@ -104,6 +114,10 @@ class Attention:
     k_norm: Norm | None
     sinks: str | None = None
     output_gate: bool = False
+    chunk: int = 0
+    soft_cap: float = 0.0
+    unit_eps: float | None = None
+    temperature: Temperature | None = None
 
 
 @dataclass(frozen=True)
@@ -240,7 +254,7 @@ class Router:
     Scores are the softmax or the sigmoid of the logits, or the softmax over the chosen alone. `correction` names a bias
     that chooses and never weighs. With `groups` above 1 only experts of the `top_groups` best groups may be chosen, by
     the sum of each group's `group_best` best (biased) scores. Weights are divided by their sum + eps if `renormalise`,
-    then times `scale`.
+    then times `scale`. They scale what experts give, or what they are given if `scales_input`.
     """
 
     projection: Projection
@@ -253,6 +267,7 @@ class Router:
     groups: int
     top_groups: int
     group_best: int
+    scales_input: bool = False
 
 
 @dataclass(frozen=True)
@@ -260,7 +275,7 @@ class Experts:
     """`count` gated feed-forwards of one width.
 
     A name with {} is that of one expert's tensor, [out, in], gate and up apart. A name without is that of one tensor
-    for all: [count, in, out], gate and up columns alternating, biases [count, out].
+    for all: [count, in, out], gate and up columns `alternating` or all gates before all ups, biases [count, out].
     """
 
     count: int
@@ -271,6 +286,7 @@ class Experts:
     down: str
     gate_up_bias: str | None = None
     down_bias: str | None = None
+    alternating: bool = True
 
     @property
     def is_fused(self) -> bool:
@@ -331,7 +347,10 @@ class AttentionResiduals:
 
 @dataclass(frozen=True)
 class DecoderLayer:
-    """x += attention(input_norm(x)); x += mlp(post_attention_norm(x)), or with `residuals` as those say."""
+    """x += attention(input_norm(x)); x += mlp(post_attention_norm(x)), or with `residuals` as those say.
+
+    What attention and feed-forward give passes `attention_out_norm` and `mlp_out_norm` first, where there are such.
+    """
 
     index: int
     input_norm: Norm
@@ -339,15 +358,18 @@ class DecoderLayer:
     post_attention_norm: Norm
     mlp: GatedMlp | Moe
     residuals: AttentionResiduals | None = None
+    attention_out_norm: Norm | None = None
+    mlp_out_norm: Norm | None = None
 
 
 @dataclass(frozen=True)
 class Graph:
     """A whole decoder, from token ids to logits; tensor names are those of the published checkpoint.
 
-    `embedding` is [vocab_size, hidden_size], as is `lm_head`, which is the same tensor when `tied`. `final_mix` comes
-    before the final norm where layers have attention residuals. `counts_buffers` says that the published size counts
-    every stored tensor, the corrections of routers too.
+    `embedding` is [vocab_size, hidden_size], as is `lm_head`, which is the same tensor when `tied`. Embeddings are
+    scaled by `embedding_scale`, rounded to the dtype that they are in; a `logit_cap` above 0 is the logits' soft cap.
+    `final_mix` comes before the final norm where layers have attention residuals. `counts_buffers` says that the
+    published size counts every stored tensor, the corrections of routers too.
     """
 
     name: str
@@ -362,3 +384,5 @@ class Graph:
     tied: bool
     final_mix: ResidualMix | None = None
     counts_buffers: bool = False
+    embedding_scale: float = 1.0
+    logit_cap: float = 0.0

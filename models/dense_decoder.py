@@ -18,6 +18,7 @@ from .blocks import (
     Moe,
     Norm,
     Projection,
+    Rope,
     Situ,
 )
 from .fields import Fields, is_number
@@ -37,11 +38,7 @@ ACTIVATIONS: dict[str, Activation] = {
 WEIGHT_DTYPES = ("fp32", "fp16", "bf16")
 MOST_LAYERS = 10_000
 # as layer_types spells them, now and formerly
-_LAYER_KINDS = {
-    "full_attention": "full_attention",
-    "attention": "full_attention",
-    "sliding_attention": "sliding_attention",
-}
+_FULL_KINDS = {"full_attention": "full_attention", "attention": "full_attention"}
 
 
 def read_dense(
@@ -54,10 +51,13 @@ def read_dense(
     default_head_dim: int | None = None,
     intermediate_size: int | None = None,
     latent: LatentConfig | None = None,
+    rope: Rope | None = None,
     default_theta: float = DEFAULT_THETA,
     partial_rotary: float | None = None,
     limit_key: str = "max_position_embeddings",
     rope_ignored: frozenset[str] = frozenset(),
+    activation: tuple[str, str] = ("hidden_act", "silu"),
+    default_tied: bool = False,
     **form: Unpack[Form],
 ) -> ModelConfig:
     """The ModelConfig of a decoder; the keyword arguments, and `form`, say how its family departs from the common form.
@@ -65,7 +65,8 @@ def read_dense(
     `default_kv_heads` and `default_head_dim` are what transformers supplies for an absent key (None: as many kv heads
     as heads, and hidden_size / heads); so are `default_theta`, and `partial_rotary` of the families whose rope may turn
     a part of each head (None: always whole heads). `intermediate_size` is for families without dense feed-forwards,
-    whose files have no such key.
+    whose files have no such key, and `rope` has been read already by those with several; `activation` is the key of the
+    activation and its default.
     """
     heads = fields.integer("num_attention_heads")
     hidden = fields.integer("hidden_size")
@@ -85,14 +86,15 @@ def read_dense(
         vocab_size=fields.integer("vocab_size"),
         max_position_embeddings=limit,
         norm_eps=fields.number("rms_norm_eps", maximum=1.0),
-        activation=_activation(fields),
-        rope=replace(
+        activation=_activation(fields, *activation),
+        rope=rope
+        or replace(
             read_rope(fields, turned, limit, default_theta, partial_rotary, rope_ignored),
             interleaved=interleaved,
         ),
         windows=windows,
         latent=latent,
-        tied=fields.flag("tie_word_embeddings", False),
+        tied=fields.flag("tie_word_embeddings", default_tied),
         dtype=_dtype(fields),
         bos_id=fields.integer_or_none("bos_token_id", minimum=0),
         eos_ids=token_ids(fields, "eos_token_id"),
@@ -134,16 +136,19 @@ def windows_by_layer_kind(fields: Fields) -> tuple[int, ...]:
     return windows_of_kinds(fields, default, layers, window)
 
 
-def windows_of_kinds(fields: Fields, default: list[str], layers: int, window: int) -> tuple[int, ...]:
-    """layer_types, or the family's default for it, to one window a layer."""
+def windows_of_kinds(
+    fields: Fields, default: list[str], layers: int, window: int, limited: str = "sliding_attention"
+) -> tuple[int, ...]:
+    """layer_types, or the family's default for it, to one window a layer: those of the kind `limited` have it."""
     kinds = fields.take("layer_types", None)
     if kinds is None:
         kinds = default
-    kinds = _layer_kinds(fields, kinds, layers)
+    kinds = _layer_kinds(fields, kinds, layers, limited)
     fields.resolved["layer_types"] = list(kinds)
-    if "sliding_attention" in kinds and not window:
-        raise fields.fault("layer_types", "full_attention throughout, for no sliding_window is in use")
-    return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
+    if limited in kinds and not window:
+        size = "attention_chunk_size" if limited == "chunked_attention" else "sliding_window"
+        raise fields.fault("layer_types", f"full_attention throughout, for no {size} is in use")
+    return tuple(window if kind == limited else 0 for kind in kinds)
 
 
 def token_ids(fields: Fields, key: str) -> tuple[int, ...]:
@@ -169,17 +174,25 @@ def build_dense(config: ModelConfig) -> Graph:
         final_norm=_norm("model.norm", config.hidden_size, config),
         lm_head=embedding if config.tied else "lm_head.weight",
         tied=config.tied,
+        embedding_scale=config.embedding_scale,
+        logit_cap=config.logit_cap,
     )
 
 
 def _layer(config: ModelConfig, index: int) -> DecoderLayer:
     prefix = f"model.layers.{index}"
+
+    def norm(name: str) -> Norm:
+        return _norm(f"{prefix}.{name}_layernorm", config.hidden_size, config)
+
     return DecoderLayer(
         index=index,
-        input_norm=_norm(f"{prefix}.input_layernorm", config.hidden_size, config),
+        input_norm=norm("input"),
         attention=_mixer(config, prefix, index),
-        post_attention_norm=_norm(f"{prefix}.post_attention_layernorm", config.hidden_size, config),
+        post_attention_norm=norm("pre_feedforward" if config.out_norms else "post_attention"),
         mlp=_feed_forward(config, index),
+        attention_out_norm=norm("post_attention") if config.out_norms else None,
+        mlp_out_norm=norm("post_feedforward") if config.out_norms else None,
     )
 
 
@@ -188,17 +201,19 @@ def _mixer(config: ModelConfig, prefix: str, index: int) -> Attention | LatentAt
         return build_linear(config.linear, prefix, config.hidden_size, config.norm_eps)
     if config.latent is not None:
         return build_latent(config.latent, f"{prefix}.self_attn", config.num_heads, config.hidden_size, config.rope)
-    return _attention(config, f"{prefix}.self_attn", config.windows[index])
+    return _attention(config, f"{prefix}.self_attn", index)
 
 
 def _feed_forward(config: ModelConfig, index: int) -> GatedMlp | Moe:
     prefix = f"model.layers.{index}."
     if config.moe is None or not config.moe.sparse[index]:
-        return _mlp(config, f"{prefix}mlp")
+        return _mlp(config, prefix + config.mlp_name)
     return build_moe(config.moe, prefix, config.hidden_size, config.activation, config.norm_eps)
 
 
-def _attention(config: ModelConfig, prefix: str, window: int) -> Attention:
+def _attention(config: ModelConfig, prefix: str, index: int) -> Attention:
+    window, turned = config.windows[index], config.turned is None or config.turned[index]
+    rope = config.local_rope if window and config.local_rope is not None else config.rope
     q_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     q_norm, k_norm = (q_size, kv_size) if config.full_qk_norm else (config.head_dim, config.head_dim)
     qkv, q_rows = ("q_proj", "k_proj", "v_proj"), q_size * (1 + config.output_gate)
@@ -208,13 +223,17 @@ def _attention(config: ModelConfig, prefix: str, window: int) -> Attention:
         num_heads=config.num_heads,
         num_kv_heads=config.num_kv_heads,
         head_dim=config.head_dim,
-        scale=config.head_dim**-0.5,
-        rope=config.rope,
-        window=window,
+        scale=config.head_dim**-0.5 if config.score_scale is None else config.score_scale,
+        rope=rope if turned else None,
+        window=0 if config.chunked else window,
         q_norm=_norm(f"{prefix}.q_norm", q_norm, config) if config.qk_norm else None,
         k_norm=_norm(f"{prefix}.k_norm", k_norm, config) if config.qk_norm else None,
         sinks=f"{prefix}.sinks" if config.sinks else None,
         output_gate=config.output_gate,
+        chunk=window if config.chunked else 0,
+        soft_cap=config.soft_cap,
+        unit_eps=config.norm_eps if config.unit_norm and turned else None,
+        temperature=None if turned else config.temperature,
     )
 
 
@@ -265,14 +284,14 @@ def _head_dim(fields: Fields, hidden: int, heads: int, default: int | None) -> i
     return head_dim
 
 
-def _activation(fields: Fields) -> Activation:
-    fields.assume("hidden_act", "silu")
-    name = fields.text("hidden_act", "silu")
+def _activation(fields: Fields, key: str, default: str) -> Activation:
+    fields.assume(key, default)
+    name = fields.text(key, default)
     if name == "situ":
         return Situ(*(fields.number(f"activation_situ_{key}") for key in ("beta", "linear_beta")))
     if name not in ACTIVATIONS:
         known = ", ".join([*ACTIVATIONS, "situ"])
-        raise UnsupportedError(f"{fields.where}: hidden_act={name!r} is not supported; known: {known}")
+        raise UnsupportedError(f"{fields.where}: {key}={name!r} is not supported; known: {known}")
     return ACTIVATIONS[name]
 
 
@@ -311,13 +330,13 @@ def _first_sliding(fields: Fields) -> int:
     return fields.integer("max_window_layers", 28, minimum=0)
 
 
-def _layer_kinds(fields: Fields, kinds: Any, layers: int) -> list[str]:
+def _layer_kinds(fields: Fields, kinds: Any, layers: int, limited: str) -> list[str]:
+    known = {**_FULL_KINDS, limited: limited}
     if not isinstance(kinds, list) or len(kinds) != layers:
         raise fields.fault("layer_types", f"a list of {layers} layer kinds (num_hidden_layers)")
-    unknown = sorted({str(kind) for kind in kinds if str(kind) not in _LAYER_KINDS})
+    unknown = sorted({str(kind) for kind in kinds if str(kind) not in known})
     if unknown:
         raise UnsupportedError(
-            f"{fields.where}: layer_types holds {', '.join(unknown)}, which is not supported; "
-            f"known: {', '.join(_LAYER_KINDS)}"
+            f"{fields.where}: layer_types holds {', '.join(unknown)}, which is not supported; known: {', '.join(known)}"
         )
-    return [_LAYER_KINDS[str(kind)] for kind in kinds]
+    return [known[str(kind)] for kind in kinds]

@@ -74,6 +74,7 @@ def _blocks(layers: tuple[DecoderLayer, ...]) -> tuple[str, ...]:
         for words in (
             _norm_words(layer.input_norm),
             _attention_words(layer.attention),
+            *(_norm_words(norm) for norm in (layer.attention_out_norm, layer.mlp_out_norm) if norm is not None),
             _norm_words(layer.post_attention_norm),
             _mlp_words(layer.mlp),
             *(["attention residuals"] if layer.residuals is not None else []),
@@ -105,7 +106,11 @@ def _attention_words(attention: Attention | LatentAttention | DeltaNet) -> str:
         return _latent_words(attention)
     parts = [f"attention {attention.num_heads}/{attention.num_kv_heads} heads of {attention.head_dim}"]
     parts += [f"window {attention.window}"] if attention.window else []
-    parts += [f"{attention.rope.scaling.rule} rope"] if attention.rope else []
+    parts += [f"chunks of {attention.chunk}"] if attention.chunk else []
+    parts += [f"{attention.rope.scaling.rule} rope" if attention.rope else "no rope"]
+    parts += [f"soft cap {attention.soft_cap:g}"] if attention.soft_cap else []
+    parts += ["unit heads"] if attention.unit_eps is not None else []
+    parts += ["temperature by position"] if attention.temperature else []
     if attention.q_norm is not None:
         parts += ["head norms" if attention.q_norm.size == attention.head_dim else "norms over all heads"]
     parts += ["sinks"] if attention.sinks else []
@@ -131,6 +136,7 @@ def _moe_words(moe: Moe) -> str:
     experts, router = moe.experts, moe.router
     parts = [f"{router.top_k} of {experts.count} {experts.activation} experts of {experts.intermediate_size}"]
     parts += [f"{router.scoring.replace('_', ' ')} router"]
+    parts += ["weights scale inputs"] if router.scales_input else []
     parts += [f"{router.top_groups} of {router.groups} groups"] if router.groups > 1 else []
     parts += [f"latents of {experts.hidden_size}"] if moe.latent is not None else []
     if moe.shared is not None:

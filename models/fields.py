@@ -26,6 +26,13 @@ class Fields:
         self.resolved: dict[str, Any] = {}
         self.assumed: list[str] = []
         self._seen: set[str] = set()
+        self._defaults: dict[str, Any] = {}
+
+    def fill(self, **defaults: Any) -> None:
+        """Let published defaults stand for keys that the file leaves out, and remember that they do."""
+        for key, value in defaults.items():
+            self.assume(key, value)
+        self._defaults |= defaults
 
     def fault(self, key: str, wanted: str) -> ConfigError:
         """The error for a key whose value is wrong."""
@@ -34,6 +41,7 @@ class Fields:
     def take(self, key: str, default: Any = REQUIRED, *, record: bool = True) -> Any:
         """The value as it stands, or `default` when absent; ConfigError when absent and required."""
         self._seen.add(key)
+        default = self._defaults.get(key, default)
         if key not in self.raw and default is REQUIRED:
             raise ConfigError(f"{self.where}: {key} is missing; it has no safe default, so add it")
         value = self.raw.get(key, default)

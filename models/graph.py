@@ -94,7 +94,7 @@ def kv_elements_per_token(graph: Graph) -> int:
 def _kv_elements(attention: Attention | LatentAttention | DeltaNet) -> int:
     if isinstance(attention, LatentAttention):
         return attention.latent_dim + attention.rope_dim
-    if isinstance(attention, DeltaNet) or attention.window:
+    if isinstance(attention, DeltaNet) or attention.window or attention.chunk:
         return 0
     return 2 * attention.num_kv_heads * attention.head_dim
 
@@ -110,13 +110,12 @@ def state_bytes_per_sequence(graph: Graph, activation_bytes: int) -> int:
 
 
 def _layer_shapes(layer: DecoderLayer) -> Shapes:
-    return (
-        _norm_shapes(layer.input_norm)
-        | _attention_shapes(layer.attention)
-        | _norm_shapes(layer.post_attention_norm)
-        | (_moe_shapes(layer.mlp) if isinstance(layer.mlp, Moe) else _mlp_shapes(layer.mlp))
-        | _residual_shapes(layer.residuals)
-    )
+    norms = (layer.attention_out_norm, layer.post_attention_norm, layer.mlp_out_norm)
+    shapes = _norm_shapes(layer.input_norm) | _attention_shapes(layer.attention)
+    for norm in norms:
+        shapes |= _norm_shapes(norm) if norm is not None else {}
+    shapes |= _moe_shapes(layer.mlp) if isinstance(layer.mlp, Moe) else _mlp_shapes(layer.mlp)
+    return shapes | _residual_shapes(layer.residuals)
 
 
 def _residual_shapes(residuals: AttentionResiduals | None) -> Shapes:

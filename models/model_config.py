@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
 from ..isa.dtype import DType
-from .blocks import Activation, Rope
+from .blocks import Activation, Rope, Temperature
 from .latent import LatentConfig
 from .linear import LinearConfig
 from .moe import MoeConfig
@@ -29,6 +29,17 @@ class Form(TypedDict, total=False):
     output_gate: bool
     linear: LinearConfig | None
     residual_block: int
+    local_rope: Rope | None
+    turned: tuple[bool, ...] | None
+    chunked: bool
+    unit_norm: bool
+    temperature: Temperature | None
+    score_scale: float | None
+    soft_cap: float
+    logit_cap: float
+    embedding_scale: float
+    out_norms: bool
+    mlp_name: str
 
 
 @dataclass(frozen=True)
@@ -39,8 +50,11 @@ class ModelConfig:
     Sizes are in elements; `windows` has one entry a layer (0: full attention). `qk_norm` norms each head of q and k, or
     all heads together if `full_qk_norm`; norms scale by 1 + weight if `plus_one`; q carries an output gate's rows if
     `output_gate`; `linear` are the layers of linear attention, None where there are none; each `residual_block` layers
-    (0: none) the residual stream leaves a snapshot that later layers mix in. `resolved` holds every key that was read,
-    in transformers 5 spelling, at the value that counts (family defaults filled in); `raw` is the file as it was, for
+    (0: none) the residual stream leaves a snapshot that later layers mix in. Windows are chunks if `chunked`; layers
+    that have one turn by `local_rope` if there is such, and only `turned` layers turn at all (None: all), by whose
+    heads' `unit_norm` and the others' `temperature` see `blocks.Attention`. `score_scale` None is head_dim ** -0.5.
+    What attention and feed-forward give is normed again if `out_norms`. `resolved` holds every key that was read, in
+    transformers 5 spelling, at the value that counts (family defaults filled in); `raw` is the file as it was, for
     display. `assumed` names values the file left out and the family's published defaults supplied.
     """
 
@@ -73,6 +87,17 @@ class ModelConfig:
     plus_one: bool = False
     output_gate: bool = False
     linear: LinearConfig | None = None
+    local_rope: Rope | None = None
+    turned: tuple[bool, ...] | None = None
+    chunked: bool = False
+    unit_norm: bool = False
+    temperature: Temperature | None = None
+    score_scale: float | None = None
+    soft_cap: float = 0.0
+    logit_cap: float = 0.0
+    embedding_scale: float = 1.0
+    out_norms: bool = False
+    mlp_name: str = "mlp"
     latent: LatentConfig | None = None
     residual_block: int = 0
     quantization: QuantPlan | None = field(default=None, compare=False, repr=False)

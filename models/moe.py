@@ -15,7 +15,7 @@ class MoeNames:
     """Where a family's checkpoints keep an expert layer, below `model.layers.N.`; {} stands for the expert.
 
     Names of experts without {} are those of one tensor for all experts, [experts, in, out], in which gate and up
-    columns alternate.
+    columns alternate, or all gates stand before all ups where they are not `alternating`.
     """
 
     router: str = "mlp.gate.weight"
@@ -28,6 +28,7 @@ class MoeNames:
     shared: str = ""
     shared_gate: str | None = None
     latent: tuple[str, str, str] = ("", "", "")  # what makes latents, their norm, what makes outputs of them
+    alternating: bool = True
 
 
 MIXTRAL_NAMES = MoeNames(
@@ -63,6 +64,7 @@ class MoeConfig:
     latent_size: int = 0
     latent_norm: bool = False
     activation: Activation | None = None
+    scales_input: bool = False
     names: MoeNames = field(default=MoeNames(), repr=False)
 
 
@@ -130,6 +132,7 @@ def build_moe(moe: MoeConfig, prefix: str, hidden: int, activation: Activation, 
         down=prefix + names.down,
         gate_up_bias=named(names.gate_up_bias),
         down_bias=named(names.down_bias),
+        alternating=names.alternating,
     )
     router = Router(
         projection=Projection(
@@ -147,6 +150,7 @@ def build_moe(moe: MoeConfig, prefix: str, hidden: int, activation: Activation, 
         groups=moe.groups,
         top_groups=moe.top_groups,
         group_best=moe.group_best,
+        scales_input=moe.scales_input,
     )
     gate = None
     if moe.shared_size and names.shared_gate is not None:

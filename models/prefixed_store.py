@@ -8,6 +8,7 @@ from ..isa.dtype import DType
 from .packs.packed_store import RawStore
 from .store import Array, Shape
 
+_BLOCKS, _LAYERS = "model.blocks.", "model.layers."  # transformers saves kimi_k25's layers by the first name
 # How wrappers' files begin a text model's names, and how they begin without a wrapper.
 _PREFIXES = (("language_model.", ""), ("model.language_model.", "model."))
 
@@ -17,9 +18,7 @@ class PrefixedStore:
 
     def __init__(self, store: RawStore, prefix: str, own: str) -> None:
         self._store = store
-        self._stored = {
-            own + name.removeprefix(prefix) if name.startswith(prefix) else name: name for name in store.names()
-        }
+        self._stored = {_own_name(name, prefix, own): name for name in store.names()}
 
     def names(self) -> Iterable[str]:
         """Every tensor in the files."""
@@ -48,6 +47,13 @@ class PrefixedStore:
     def read_stored(self, name: str, axis: int | None = None, part: slice = slice(None)) -> Array:
         """A tensor of any dtype, or a part of one of its axes, in storage form."""
         return self._store.read_stored(self._stored[name], axis, part)
+
+
+def _own_name(name: str, prefix: str, own: str) -> str:
+    if not name.startswith(prefix):
+        return name
+    bare = own + name.removeprefix(prefix)
+    return _LAYERS + bare.removeprefix(_BLOCKS) if bare.startswith(_BLOCKS) else bare
 
 
 def without_prefix(store: RawStore, embedding: str) -> RawStore:

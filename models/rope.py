@@ -88,6 +88,8 @@ def _llama3(rope: Rope, length: int) -> Array:
     is_long = wavelength > np.float32(original / low)
     is_short = wavelength < np.float32(original / high)
     slowed = np.where(is_long, plain / factor, plain)
+    if low == high:
+        return slowed
     smooth = (np.float32(original) / wavelength - np.float32(low)) / np.float32(high - low)
     blended = (np.float32(1) - smooth) * slowed / factor + smooth * slowed
     bent: Array = np.where(~is_short & ~is_long, blended, slowed)

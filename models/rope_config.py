@@ -53,6 +53,33 @@ def read_rope(
     return rope
 
 
+def read_ropes_by_kind(
+    fields: Fields, head_dim: int, max_position_embeddings: int, thetas: tuple[float, float]
+) -> tuple[Rope, Rope]:
+    """The ropes of full and of sliding layers: a table a kind (v5), or rope_theta, rope_local_base_freq, rope_scaling.
+
+    As in transformers, the second spelling's rope_scaling bends full layers alone; `thetas` are the defaults.
+    """
+    kinds = ("full_attention", "sliding_attention")
+    given: Any = fields.take("rope_parameters", None, record=False)
+    scaling = fields.take("rope_scaling", None, record=False) or {}
+    outer = [fields.take(key, None, record=False) for key in ("rope_theta", "rope_local_base_freq")]
+    tables: Any = {kinds[0]: scaling} if given is None else given
+    if not isinstance(tables, Mapping) or not all(isinstance(t, Mapping | None) for t in [scaling, *tables.values()]):
+        raise fields.fault("rope_scaling" if given is None else "rope_parameters", "an object of rope numbers, or null")
+    if set(tables) - set(kinds) or (given is not None and scaling):
+        raise fields.fault("rope_parameters", f"a table each of {' and '.join(kinds)}, and rope_scaling absent")
+    ropes = []
+    for kind, theta, default in zip(kinds, outer, thetas, strict=True):
+        table = {"rope_theta": theta, **(tables.get(kind) or {})}
+        inner = Fields({"rope_parameters": table}, f"{fields.where}: {kind}")
+        ropes.append(read_rope(inner, head_dim, max_position_embeddings, default))
+        fields.assumed += inner.assumed
+        tables = {**tables, kind: inner.resolved["rope_parameters"]}
+    fields.resolved["rope_parameters"] = tables
+    return ropes[0], ropes[1]
+
+
 def _check_frequencies(rope: Rope, longest: int, table: Fields) -> None:
     """Refuse numbers, each legal, that together turn a head by no finite angle."""
     try:
@@ -141,8 +168,8 @@ def _dynamic(fields: Fields, table: Fields, dim: int, limit: int) -> RopeScaling
 
 def _llama3(fields: Fields, table: Fields, dim: int, limit: int) -> RopeScaling:
     low, high = table.number("low_freq_factor"), table.number("high_freq_factor")
-    if high <= low:
-        raise table.fault("high_freq_factor", f"above low_freq_factor ({low})")
+    if high < low:
+        raise table.fault("high_freq_factor", f"at least low_freq_factor ({low})")
     return RopeScaling(
         rule="llama3",
         factor=table.number("factor"),

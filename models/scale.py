@@ -7,6 +7,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+from .blocks import RopeScaling
 from .config import read_config
 from .latent import LatentConfig
 from .linear import LinearConfig
@@ -32,7 +33,7 @@ def scaled(config: ModelConfig, seed: int = 0) -> ModelConfig:
     draw = random.Random(f"scaled {config.family} {seed}")
     raw = config.to_hf()
     kinds = scaled_pattern(_layer_kinds(config))
-    is_linear = tuple(bool(kind & 4) for kind in kinds)
+    is_linear, turned = (tuple(bool(kind & bit) for kind in kinds) for bit in (4, 8))
     windows = _shrink_windows(tuple(kind & 1 for kind in kinds), draw)
     heads, kv_heads = _heads(config, draw)
     head_dim = draw.choice(_head_dims(config, heads))
@@ -49,6 +50,8 @@ def scaled(config: ModelConfig, seed: int = 0) -> ModelConfig:
         "vocab_size": 24 * draw.choice(_ODD_WIDTHS),
     }
     raw |= _windows_to_hf(raw, windows, is_linear)
+    if config.turned is not None:
+        raw |= {"no_rope_layers": list(map(int, turned)), "floor_scale": draw.choice((5, 9, 14))}
     if config.linear is not None:
         raw |= _linear_to_hf(config.linear, draw)
     rotary_dim = int(head_dim * config.rope.rotary_dim / config.head_dim)
@@ -78,12 +81,12 @@ def scaled_pattern(kinds: Sequence[int]) -> tuple[int, ...]:
 
 
 def _layer_kinds(config: ModelConfig) -> tuple[int, ...]:
-    """A number a layer: 1 for a window, 2 for experts, 4 for linear attention."""
+    """A number a layer: 1 for a window, 2 for experts, 4 for linear attention, 8 for rope where not all layers turn."""
     none = (False,) * config.num_layers
     sparse = config.moe.sparse if config.moe is not None else none
     linear = config.linear.layers if config.linear is not None else none
-    layers = zip(config.windows, sparse, linear, strict=True)
-    return tuple(bool(window) + 2 * experts + 4 * is_linear for window, experts, is_linear in layers)
+    layers = zip(config.windows, sparse, linear, config.turned or none, strict=True)
+    return tuple(bool(window) + 2 * experts + 4 * is_linear + 8 * turns for window, experts, is_linear, turns in layers)
 
 
 def _linear_to_hf(linear: LinearConfig, draw: random.Random) -> dict[str, Any]:
@@ -127,6 +130,8 @@ def _experts_to_hf(
         "topk_group": top_groups,
         "decoder_sparse_step": 1,
         "mlp_only_layers": [index for index, experts_here in enumerate(sparse) if not experts_here],
+        "moe_layers": [index for index, experts_here in enumerate(sparse) if experts_here],
+        "intermediate_size_mlp": 12 * draw.choice(_ODD_WIDTHS),
         "first_k_dense_replace": sparse.index(True) if True in sparse else len(sparse),
     }
     small |= dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), experts)
@@ -149,11 +154,13 @@ def _shrink_windows(windows: tuple[int, ...], draw: random.Random) -> tuple[int,
 def _windows_to_hf(raw: dict[str, Any], windows: tuple[int, ...], is_linear: tuple[bool, ...]) -> dict[str, Any]:
     """The windows, and which layers are linear, in whichever keys the family spelled them with."""
     changed: dict[str, Any] = {}
-    if raw.get("sliding_window") is not None:
-        changed["sliding_window"] = max(windows) or 7
+    limited = "chunked_attention" if "attention_chunk_size" in raw else "sliding_attention"
+    for key in ("sliding_window", "attention_chunk_size"):
+        if raw.get(key) is not None:
+            changed[key] = max(windows) or 7
     if raw.get("layer_types") is not None:
         changed["layer_types"] = [
-            "linear_attention" if linear else "sliding_attention" if window else "full_attention"
+            "linear_attention" if linear else limited if window else "full_attention"
             for window, linear in zip(windows, is_linear, strict=True)
         ]
     if "max_window_layers" in raw:
@@ -174,20 +181,30 @@ def _latent_to_hf(latent: LatentConfig, draw: random.Random) -> dict[str, Any]:
 
 
 def _rope_to_hf(config: ModelConfig, rotary_dim: int) -> dict[str, Any]:
-    """The rope table with a short original length and factor lists of the new head, and the length it then allows."""
-    table = dict(config.to_hf()["rope_parameters"])
-    scaling = config.rope.scaling
+    """The rope table, or that of each kind of layer, and the length that they allow."""
+    tables = config.to_hf()["rope_parameters"]
+    if config.local_rope is None:
+        table, limit = _table_to_hf(tables, config.rope.scaling, rotary_dim)
+        return {"rope_parameters": table, "max_position_embeddings": limit}
+    ropes = {"full_attention": config.rope, "sliding_attention": config.local_rope}
+    made = {kind: _table_to_hf(tables[kind], rope.scaling, rotary_dim) for kind, rope in ropes.items()}
+    return {
+        "rope_parameters": {kind: table for kind, (table, _) in made.items()},
+        "max_position_embeddings": max(limit for _, limit in made.values()),
+    }
+
+
+def _table_to_hf(given: dict[str, Any], scaling: RopeScaling, rotary_dim: int) -> tuple[dict[str, Any], int]:
+    """A table with a short original length and factor lists of the new head, and the length it then allows."""
+    table = dict(given)
     if not scaling.original_max_position_embeddings:
-        return {"rope_parameters": table, "max_position_embeddings": LONGEST_TEST}
+        return table, LONGEST_TEST
     original = min(LONGEST_PROMPT, max(16, math.ceil(LONGEST_TEST / scaling.factor)))
     table["original_max_position_embeddings"] = original
     for key in ("short_factor", "long_factor"):
         if key in table:
             table[key] = _resampled(table[key], rotary_dim // 2)
-    return {
-        "rope_parameters": table,
-        "max_position_embeddings": max(LONGEST_TEST, round(original * scaling.factor)),
-    }
+    return table, max(LONGEST_TEST, round(original * scaling.factor))
 
 
 def _resampled(values: Sequence[float], count: int) -> list[float]:

@@ -16,6 +16,7 @@ from ..isa.errors import ConfigError
 from ..isa.instruction import Array
 from ..models.blocks import Graph, Moe, Router
 from ..models.checkpoint import Checkpoint
+from ..models.config import read_json
 from .reference_routing import routers_of, watched
 from .routes import Routes
 
@@ -140,14 +141,15 @@ def _without_bars(logging: Any) -> Iterator[None]:
 def _load(checkpoint: Checkpoint, torch: Any, transformers: Any) -> Any:
     """The transformers model: by its own loader from a directory, else from siltwin's reading of the weights.
 
-    Packed checkpoints take the second way, since to load them transformers wants a package for each format.
+    Packed checkpoints take the second way, since to load them transformers wants a package for each format, and so do
+    those that transformers knows under another model_type: wrappers, whose text model alone is run, and kimi_k2.
     """
     directory = Path(checkpoint.source)
     # Neither code nor pickles of a checkpoint are ever run.
     safe = {"trust_remote_code": False, "local_files_only": True, "use_safetensors": True, "dtype": torch.float32}
     safe["experts_implementation"] = "eager"  # grouped products refuse widths of odd sizes
     with _without_bars(transformers.utils.logging):
-        if directory.is_dir() and checkpoint.config.quantization is None:
+        if directory.is_dir() and checkpoint.config.quantization is None and _is_as_stated(checkpoint, directory):
             return transformers.AutoModelForCausalLM.from_pretrained(directory, **safe).eval()
         state = {
             name: torch.from_numpy(np.require(checkpoint.load(name, FP32), requirements="W"))
@@ -160,6 +162,11 @@ def _load(checkpoint: Checkpoint, torch: Any, transformers: Any) -> Any:
     if missing or unexpected or info["mismatched_keys"]:
         raise ConfigError(f"{checkpoint.source}: the reference lacks {missing[:3]} and does not know {unexpected[:3]}")
     return model.eval()
+
+
+def _is_as_stated(checkpoint: Checkpoint, directory: Path) -> bool:
+    """Whether transformers takes the directory for the model that siltwin read from it."""
+    return bool(read_json(directory / "config.json").get("model_type") == checkpoint.config.to_hf()["model_type"])
 
 
 # References of families that transformers does not have, by the family's name.

@@ -7,6 +7,7 @@ from ...isa.dtype import FP32
 from ...isa.operands import Ref
 from ...isa.program import Buffer, Space
 from ...isa.rows import RMS_SCALE, SIGMOID_GATE, SUM_SQUARES
+from ...isa.scaling import POSITION_SCALE, RMS_UNIT
 from ...isa.tensor import ATTENTION, MATMUL
 from ...isa.vector import ROPE
 from ...models.blocks import Attention, Rope
@@ -28,6 +29,7 @@ def lower_attention(stage: Stage, block: BlockBuilder, attention: Attention, nam
     q, k = Ref("qkv", 0, heads * dim), Ref("qkv", heads * dim, kv_heads * dim)
     _norms(stage, block, attention, name, q, k)
     lower_rope(stage, block, attention.rope, Ref("qkv", 0, (heads + kv_heads) * dim), dim)
+    _scale(stage, block, attention, q, Ref("qkv", 0, (heads + kv_heads) * dim))
     cache = block.param("cache", _cache(stage, attention, name, kv_heads))
     slots = block.param("slots", stage.inputs.slots)
     block.emit(SCATTER(dst=cache, src=Ref("qkv", heads * dim, 2 * kv_heads * dim), index=slots))
@@ -49,6 +51,8 @@ def lower_attention(stage: Stage, block: BlockBuilder, attention: Attention, nam
             scale=attention.scale,
             window=attention.window,
             sinks=stage.optional(block, "sinks", stage.weights.sinks(f"{name}.sinks", attention)),
+            chunk=attention.chunk,
+            soft_cap=attention.soft_cap,
         )
     )
     if attention.output_gate:
@@ -86,6 +90,15 @@ def _norms(stage: Stage, block: BlockBuilder, attention: Attention, name: str, q
                 eps=norm.eps,
             )
         )
+
+
+def _scale(stage: Stage, block: BlockBuilder, attention: Attention, q: Ref, qk: Ref) -> None:
+    """Heads of q and k to unit mean square, and queries by their positions, where the model does so."""
+    if attention.unit_eps is not None:
+        block.emit(RMS_UNIT(dst=qk, x=qk, run=attention.head_dim, eps=attention.unit_eps))
+    if attention.temperature is not None:
+        positions = block.param("positions", stage.inputs.positions)
+        block.emit(POSITION_SCALE(q, positions, attention.temperature.step, attention.temperature.strength))
 
 
 def lower_rope(stage: Stage, block: BlockBuilder, rope: Rope | None, heads: Ref, head_dim: int) -> None:

@@ -45,11 +45,15 @@ def _layer(stage: Stage, layer: DecoderLayer) -> None:
         return
     stage.norm(block, f"{name}.input_norm", layer.input_norm, normed, x)
     _mixer(stage, block, layer, name, normed, partial)
+    if layer.attention_out_norm is not None:
+        stage.norm(block, f"{name}.attention_out_norm", layer.attention_out_norm, partial, partial)
     norm = layer.post_attention_norm
     weight = stage.weight(block, "post_norm", stage.weights.norm(f"{name}.post_norm", norm))
     block.emit(ADD_RMSNORM(dst=normed, x=x, delta=partial, weight=weight, eps=norm.eps, plus_one=norm.plus_one))
     lower_feed_forward(stage, block, layer.mlp, name, normed, partial)
     stage.all_reduce(block, partial)
+    if layer.mlp_out_norm is not None:
+        stage.norm(block, f"{name}.mlp_out_norm", layer.mlp_out_norm, partial, partial)
     block.emit(ADD(dst=x, a=x, b=partial))
     stage.program.call(block)
 

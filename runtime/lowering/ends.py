@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ...isa.dma import EMBEDDING, GATHER, HOST_LOAD, HOST_STORE
-from ...isa.dtype import FP32, INT32
+from ...isa.dtype import FP32, INT32, DType, decode, encode
 from ...isa.link import ALL_GATHER, RECV, SEND
 from ...isa.operands import Ref
 from ...isa.program import Buffer, Space
+from ...isa.scaling import SOFT_CAP
 from ...isa.tensor import MATMUL
-from ...isa.vector import ARGMAX, SAMPLE
+from ...isa.vector import ARGMAX, SAMPLE, SCALE
 from ...models.blocks import ResidualMix
 from .builder import BlockBuilder, buffer
 from .residuals import first, mix, snapshots_before
@@ -50,7 +53,14 @@ def embed(stage: Stage) -> None:
     x, ids = block.param("x", stage.x), block.param("ids", stage.inputs.ids)
     block.emit(EMBEDDING(dst=x, table=stage.weight(block, "table", table), ids=ids, first=first))
     stage.all_reduce(block, x)
+    if graph.embedding_scale != 1:
+        block.emit(SCALE(dst=x, x=x, factor=_rounded(graph.embedding_scale, stage.options.dtype)))
     stage.program.call(block)
+
+
+def _rounded(value: float, dtype: DType) -> float:
+    """A factor as a tensor of `dtype` holds it."""
+    return float(decode(encode(np.array([value], np.float32), dtype), dtype)[0])
 
 
 def receive(stage: Stage) -> None:
@@ -93,6 +103,8 @@ def head(stage: Stage) -> None:
         shard = block.local("shard", LOGITS_DTYPE, "rows", weight.type.shape[0])
         block.emit(MATMUL(dst=shard, a=normed, w=w, bias=None))
         block.emit(ALL_GATHER(dst=whole, src=shard, group="tp", axis="columns"))
+    if graph.logit_cap:
+        block.emit(SOFT_CAP(dst=whole, x=whole, cap=graph.logit_cap))
     _pick(stage, block, whole)
     stage.program.call(block)
 

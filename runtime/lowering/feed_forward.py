@@ -6,10 +6,11 @@ from ...isa.dtype import FP32, INT32
 from ...isa.experts import COMBINE, GROUPED_GATED, GROUPED_MATMUL, PERMUTE, ROUTE
 from ...isa.operands import Ref
 from ...isa.rows import SIGMOID_GATE
+from ...isa.scaling import SCALE_ROUTED
 from ...isa.situ import GROUPED_SITU_GATED, SITU_GATED
 from ...isa.tensor import MATMUL
 from ...isa.vector import ADD, GATED
-from ...models.blocks import Experts, GatedMlp, Moe, Router, Situ
+from ...models.blocks import GatedMlp, Moe, Router, Situ
 from ..layout import ExpertShare
 from .builder import BlockBuilder
 from .latent_experts import LATENTS, lower_latent_in, lower_latent_out
@@ -50,13 +51,12 @@ def lower_moe(stage: Stage, block: BlockBuilder, moe: Moe, name: str, x: Ref, ou
     extent = block.extent("experts", expert_extent(name))
     own = stage.layout.experts_of(stage.rank, moe.experts.count)
     _route(stage, block, moe.router, name, x, extent, own)
-    rows = stage.routed_rows(moe.router.top_k)
     if moe.latent is None:
-        _experts(stage, block, moe.experts, name, x, out, extent, own, rows)
+        _experts(stage, block, moe, name, x, out, extent, own)
     else:
         taken, given = (block.local(part, stage.options.dtype, "tokens", moe.experts.hidden_size) for part in LATENTS)
         lower_latent_in(stage, block, moe.latent, name, x, taken)
-        _experts(stage, block, moe.experts, name, taken, given, extent, own, rows)
+        _experts(stage, block, moe, name, taken, given, extent, own)
         lower_latent_out(stage, block, moe.latent, name, given, out)
     if moe.shared is not None:
         _shared(stage, block, moe, name, x, out)
@@ -97,16 +97,16 @@ def _route(stage: Stage, block: BlockBuilder, router: Router, name: str, x: Ref,
 def _experts(
     stage: Stage,
     block: BlockBuilder,
-    experts: Experts,
+    moe: Moe,
     name: str,
     x: Ref,
     out: Ref,
     extent: str,
     own: ExpertShare,
-    rows: str,
 ) -> None:
     """out = the weighted sum of this rank's experts' outputs."""
-    dtype, hidden = stage.options.dtype, experts.hidden_size
+    dtype, experts, rows = stage.options.dtype, moe.experts, stage.routed_rows(moe.router.top_k)
+    hidden, choice_weights = experts.hidden_size, Ref("expert_weights")
     weights = stage.weights.experts(f"{name}.experts", experts)
     width = weights.down.type.shape[2]
     assert isinstance(width, int), "weight shapes are numbers"
@@ -115,6 +115,8 @@ def _experts(
     at = own.part * experts.count + own.first
     permuted = block.local("permuted", dtype, rows, hidden)
     block.emit(PERMUTE(permuted, slots, x, ids, extent, own.first, own.count, own.part, own.parts))
+    if moe.router.scales_input:
+        block.emit(SCALE_ROUTED(permuted, slots, choice_weights, extent, at, own.count))
     gate_up = block.local("expert_gate_up", dtype, rows, 2 * width)
     w = stage.weight(block, "experts_gate_up", weights.gate_up)
     b = stage.optional(block, "experts_gate_up_bias", weights.gate_up_bias)
@@ -129,7 +131,8 @@ def _experts(
     w = stage.weight(block, "experts_down", weights.down)
     b = stage.optional(block, "experts_down_bias", weights.down_bias)
     block.emit(GROUPED_MATMUL(result, activated, w, b, counts, extent, at))
-    block.emit(COMBINE(out, result, slots, Ref("expert_weights"), extent, at, own.count))
+    by = None if moe.router.scales_input else choice_weights
+    block.emit(COMBINE(out, result, slots, by, extent, at, own.count))
 
 
 def _shared(stage: Stage, block: BlockBuilder, moe: Moe, name: str, x: Ref, out: Ref) -> None:

@@ -245,7 +245,7 @@ class WeightPlan:
         down = [_down_piece(experts, e, cut) for e in ids]
         gate_up_bias = down_bias = None
         if experts.gate_up_bias is not None:
-            pieces = [piece for e in ids for piece in _halves(experts.gate_up_bias, e, cut)]
+            pieces = [piece for e in ids for piece in _halves(experts, experts.gate_up_bias, e, cut)]
             gate_up_bias = self._add(f"{name}.gate_up.bias", (own.count, 2 * width), pieces, bucket="expert")
         if experts.down_bias is not None and not own.slice_:  # partial sums are added
             pieces = [Piece(experts.down_bias, 1, 0, hidden, e) for e in ids]
@@ -279,16 +279,19 @@ class ExpertWeights:
     down_bias: WeightBuffer | None
 
 
-def _halves(tensor: str, expert: int, cut: tuple[int, int], transposed: bool = False) -> list[Piece]:
-    """Gate, then up, from outputs that alternate between the two."""
+def _halves(experts: Experts, tensor: str, expert: int, cut: tuple[int, int], transposed: bool = False) -> list[Piece]:
+    """Gate, then up, from outputs that alternate between the two or stand one half after the other."""
     start, stop = cut
+    if not experts.alternating:
+        width = experts.intermediate_size
+        return [Piece(tensor, 0, at + start, at + stop, expert, transposed) for at in (0, width)]
     return [Piece(tensor, 0, 2 * start + half, 2 * stop, expert, transposed, 2) for half in (0, 1)]
 
 
 def _gate_up_pieces(experts: Experts, expert: int, cut: tuple[int, int]) -> list[Piece]:
     """One expert's gate rows, then its up rows."""
     if experts.is_fused:
-        return _halves(experts.gate_up[0], expert, cut, transposed=True)
+        return _halves(experts, experts.gate_up[0], expert, cut, transposed=True)
     return [Piece(name.format(expert), 0, *cut) for name in experts.gate_up]
 
 
