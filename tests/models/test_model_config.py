@@ -250,7 +250,7 @@ def test_a_classifier_is_no_causal_model() -> None:
         ("rope_scaling", [1]),
         ("rope_scaling", {"type": "linear"}),
         ("rope_scaling", {"type": "linear", "factor": -2.0}),
-        ("rope_scaling", {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.0, "high_freq_factor": 4.0}),
+        ("rope_scaling", {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.5, "high_freq_factor": 4.0}),
         ("rope_scaling", {"type": "longrope", "short_factor": [1.0], "long_factor": [1.0] * 4}),
         ("model_type", None),
     ],
