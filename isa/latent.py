@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from .errors import ProgramError
 from .instruction import (
     Array,
+    Dim,
     Instruction,
     Memory,
     Shapes,
@@ -15,7 +17,7 @@ from .instruction import (
     require_apart,
     require_floats,
 )
-from .operands import ExtentName, In, Out
+from .operands import ExtentName, In, OptionalIn, Out, Ref
 from .paged import PagedContext, causal_mask
 from .work import LatentShape, Unit, Work
 
@@ -32,6 +34,10 @@ class LATENT_ATTENTION(Instruction, opcode=0x18, unit=Unit.TENSOR):
     The products may be taken in two orders, which differ by rounding alone: expanded, K c and V c are made of every
     cached token; absorbed, n K and V (sum of c) are made of every new one. Each sequence takes the order with fewer
     operations, and Work says which.
+
+    `chosen` is int32 [tokens, top_k], as `select_keys` writes it: a query that sees more than top_k tokens attends to
+    those at its row's positions alone, which must ascend; all others attend to all they see. Sequences longer than
+    top_k are absorbed, and only the chosen rows of the cache are gathered.
     """
 
     dst: Out
@@ -49,6 +55,7 @@ class LATENT_ATTENTION(Instruction, opcode=0x18, unit=Unit.TENSOR):
     rope_dim: int
     v_dim: int
     scale: float
+    chosen: OptionalIn = None
 
     def _context(self) -> PagedContext:
         return PagedContext(self, self.q_nope, self.tables, self.q_lens, self.kv_lens, self.q_extent, self.kv_extent)
@@ -74,27 +81,27 @@ class LATENT_ATTENTION(Instruction, opcode=0x18, unit=Unit.TENSOR):
         whole_w = (self.heads * (self.nope_dim + self.v_dim), cache.shape[2] - self.rope_dim)
         require(w.shape == whole_w, self, f"w is {w}, must be {list(whole_w)}")
         require_floats(self, t, self.dst, self.q_nope, self.q_rope, self.cache, self.w)
-        require_apart(self, self.dst, self.q_nope, self.q_rope, self.cache, self.w)
+        require_apart(self, self.dst, self.q_nope, self.q_rope, self.cache, self.w, self.chosen)
+        if self.chosen is not None:
+            require_choice(self, t, self.chosen, tokens[0])
         self._context().check(t)
 
+    def shape(self, s: Sizes) -> LatentShape:
+        """The geometry for bound extents."""
+        cache = s.shape(self.cache)
+        dims = (self.heads, self.nope_dim, self.rope_dim, self.v_dim, cache[2] - self.rope_dim)
+        top_k = s.shape(self.chosen)[1] if self.chosen is not None else 0
+        return LatentShape(*self._context().bound(s), *dims, cache[1], top_k)
+
     def work(self, s: Sizes) -> Work:
-        q_lens, kv_lens = self._context().bound(s)
-        shape = LatentShape(
-            q_lens,
-            kv_lens,
-            self.heads,
-            self.nope_dim,
-            self.rope_dim,
-            self.v_dim,
-            s.shape(self.cache)[2] - self.rope_dim,
-            s.shape(self.cache)[1],
-        )
-        seen = sum(length for queries, length in zip(q_lens, kv_lens, strict=True) if queries)
+        shape = self.shape(s)
+        pairs = list(zip(shape.q_lens, shape.kv_lens, strict=True))
         row_bytes = s.type_of(self.cache).dtype.bytes_of(s.shape(self.cache)[2])
         return Work(
             Unit.TENSOR,
-            ops=sum(min(shape.ops(*lengths)) for lengths in zip(q_lens, kv_lens, strict=True)),
-            read_bytes=bytes_of(s, self.q_nope, self.q_rope, self.w) + seen * row_bytes,
+            ops=sum(shape.taken_ops(*pair) for pair in pairs),
+            read_bytes=bytes_of(s, self.q_nope, self.q_rope, self.w, self.chosen)
+            + sum(shape.rows(*pair) for pair in pairs) * row_bytes,
             write_bytes=bytes_of(s, self.dst),
             dtype=s.type_of(self.q_nope).dtype,
             shape=shape,
@@ -102,20 +109,58 @@ class LATENT_ATTENTION(Instruction, opcode=0x18, unit=Unit.TENSOR):
 
     def execute(self, m: Memory) -> None:
         q_nope, q_rope, cache, w = (m.get(ref) for ref in (self.q_nope, self.q_rope, self.cache, self.w))
+        chosen = None if self.chosen is None else m.get(self.chosen)
         out = np.zeros(m.shape(self.dst), np.float32)
         for rows, context in self._context().sequences(m, cache):
-            out[rows] = self._sequence(q_nope[rows], q_rope[rows], context, w)
+            mask = causal_mask(rows.stop - rows.start, len(context), 0)
+            if chosen is not None:
+                mask = self._limited(mask, chosen[rows])
+            out[rows] = self._sequence(q_nope[rows], q_rope[rows], context, w, mask)
         m.put(self.dst, out)
 
-    def _sequence(self, q_nope: Array, q_rope: Array, context: Array, w: Array) -> Array:
+    def _limited(self, mask: Array, chosen: Array) -> Array:
+        """The mask with the chosen positions alone in rows that see more than there are choices."""
+        limited = mask.copy()
+        for row, positions in enumerate(chosen):
+            sees = int(mask[row].sum())
+            if sees > len(positions):
+                if not 0 <= positions[0] or not (np.diff(positions) > 0).all() or positions[-1] >= sees:
+                    raise choice_error(self, row, positions, sees)
+                limited[row] = False
+                limited[row, positions] = True
+        return limited
+
+    def _sequence(self, q_nope: Array, q_rope: Array, context: Array, w: Array, mask: Array) -> Array:
         """[queries, heads * v_dim] of one sequence, expanded."""
         latent, shared = context[:, : -self.rope_dim], context[:, -self.rope_dim :]
         made = (latent @ w.T).reshape(len(context), self.heads, -1)
         keys, values = made[:, :, : self.nope_dim], made[:, :, self.nope_dim :]
         scores = np.einsum("qhd,khd->hqk", q_nope.reshape(-1, self.heads, self.nope_dim), keys)
         scores += np.einsum("qhd,kd->hqk", q_rope.reshape(-1, self.heads, self.rope_dim), shared)
-        scores = np.where(causal_mask(len(q_nope), len(context), 0), scores * np.float32(self.scale), -np.inf)
+        scores = np.where(mask, scores * np.float32(self.scale), -np.inf)
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
         weights /= weights.sum(axis=-1, keepdims=True)
         out: Array = np.einsum("hqk,khd->qhd", weights, values).reshape(len(q_nope), -1)
         return out
+
+
+def require_choice(instruction: Instruction, t: Shapes, chosen: Ref, tokens: Dim) -> None:
+    """Raise ProgramError unless `chosen` holds as many positions for every token."""
+    kind = t.type_of(chosen)
+    require(
+        kind.dtype.name == "int32"
+        and len(kind.shape) == 2
+        and kind.shape[0] == tokens
+        and isinstance(kind.shape[1], int)
+        and kind.shape[1] > 0,
+        instruction,
+        f"{chosen} is {kind}, must be int32 [{tokens}, top_k], top_k a number above 0",
+    )
+
+
+def choice_error(instruction: Instruction, query: int, positions: Array, sees: int) -> ProgramError:
+    """The error for chosen positions that a query cannot attend to."""
+    return ProgramError(
+        f"{instruction.mnemonic}: query {query} of a sequence sees {sees} tokens and chooses "
+        f"{positions[:4].tolist()}...; positions must ascend from 0 to {sees - 1} (in: {instruction})"
+    )

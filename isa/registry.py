@@ -20,6 +20,7 @@ from . import (
     rows,
     scaling,
     situ,
+    sparse,
     tensor,
     vector,
 )
@@ -30,6 +31,7 @@ from .operands import Reader
 MODULES = (
     tensor,
     latent,
+    sparse,
     partial,
     attention_parts,
     vector,

@@ -62,7 +62,8 @@ class AttentionShape:
 class LatentShape:
     """Latent attention of new tokens over their cached context, one entry of `q_lens`/`kv_lens` a sequence.
 
-    A cached token is a latent of `latent_dim` elements and `rope_dim` more that all heads share.
+    A cached token is a latent of `latent_dim` elements and `rope_dim` more that all heads share. With `top_k` above 0 a
+    query that sees more tokens than that attends to so many chosen ones.
     """
 
     q_lens: tuple[int, ...]
@@ -73,21 +74,69 @@ class LatentShape:
     v_dim: int
     latent_dim: int
     page_tokens: int = 16
+    top_k: int = 0
+
+    def chooses(self, length: int) -> bool:
+        """Whether the last query of a sequence of this length attends to chosen tokens alone."""
+        return 0 < self.top_k < length
+
+    def pairs(self, queries: int, length: int) -> int:
+        """Tokens that the new tokens of one sequence attend to, summed over these."""
+        if not self.chooses(length):
+            return queries * length - queries * (queries - 1) // 2
+        chosen, pairs = choices(queries, length, self.top_k)
+        return chosen * self.top_k + queries * length - queries * (queries - 1) // 2 - pairs
+
+    def rows(self, queries: int, length: int) -> int:
+        """Cached tokens that must be read for one sequence: all, or what its queries choose where that is fewer."""
+        return min(length, self.pairs(queries, length))
 
     def ops(self, queries: int, length: int) -> tuple[int, int]:
         """Operations of one sequence: keys and values expanded from its latents, or absorbed into its queries."""
         if not queries:
             return 0, 0
-        pairs = queries * length - queries * (queries - 1) // 2
+        pairs = self.pairs(queries, length)
         per_token = self.latent_dim * (self.nope_dim + self.v_dim)
         expanded = length * per_token + pairs * (self.nope_dim + self.rope_dim + self.v_dim)
         absorbed = queries * per_token + pairs * (2 * self.latent_dim + self.rope_dim)
         return 2 * self.num_heads * expanded, 2 * self.num_heads * absorbed
 
     def expands(self, queries: int, length: int) -> bool:
-        """Whether a sequence is expanded: where that takes no more operations."""
+        """Whether a sequence is expanded: where that takes no more operations, and its queries do not choose."""
         expanded, absorbed = self.ops(queries, length)
-        return expanded <= absorbed
+        return expanded <= absorbed and not self.chooses(length)
+
+    def taken_ops(self, queries: int, length: int) -> int:
+        """Operations of one sequence in the order that it takes."""
+        expanded, absorbed = self.ops(queries, length)
+        return expanded if self.expands(queries, length) else absorbed
+
+
+def choices(queries: int, length: int, top_k: int) -> tuple[int, int]:
+    """(how many of a sequence's new tokens see more than `top_k` tokens, how many tokens these see together)."""
+    chosen = min(queries, max(0, length - top_k))
+    return chosen, chosen * length - chosen * (chosen - 1) // 2
+
+
+@dataclass(frozen=True)
+class IndexShape:
+    """Choosing `top_k` cached tokens for each new one, one entry of `q_lens`/`kv_lens` a sequence.
+
+    Only new tokens that see more than `top_k` have anything scored: each of `num_heads` heads with every key of `dim`.
+    """
+
+    q_lens: tuple[int, ...]
+    kv_lens: tuple[int, ...]
+    num_heads: int
+    dim: int
+    top_k: int
+    page_tokens: int = 16
+
+    @property
+    def scored(self) -> tuple[tuple[int, int, int], ...]:
+        """(new tokens that choose, tokens these see together, length) of every sequence that has such."""
+        found = ((*choices(*pair, self.top_k), pair[1]) for pair in zip(self.q_lens, self.kv_lens, strict=True))
+        return tuple(entry for entry in found if entry[0])
 
 
 @dataclass(frozen=True)
@@ -141,6 +190,7 @@ Geometry = (
     | GroupedShape
     | AttentionShape
     | LatentShape
+    | IndexShape
     | VectorShape
     | MoveShape
     | TransferShape

@@ -205,6 +205,29 @@ class DeltaNet:
 
 
 @dataclass(frozen=True)
+class Indexer:
+    """What chooses the tokens that each query of sparse attention attends to.
+
+    `k`, normed by `k_norm`, makes one key a token, `q` the queries of `heads` heads from the latent of the attention's
+    own, `weights` a weight a head. Rope turns the first elements of each head and key. A token scores the sum over
+    heads of weight * relu(query . key), times (heads * dim)^-0.5.
+    """
+
+    q: Projection
+    k: Projection
+    k_norm: Norm
+    weights: Projection
+    heads: int
+    dim: int
+    rope: Rope
+
+    @property
+    def scale(self) -> float:
+        """What multiplies the scores."""
+        return float(self.dim**-0.5 * self.heads**-0.5)
+
+
+@dataclass(frozen=True)
 class LatentAttention:
     """Multi-head latent attention: each token leaves one latent, from which every head's keys and values are made.
 
@@ -212,7 +235,8 @@ class LatentAttention:
     them; head h's are its `nope_dim` elements, then `rope_dim` that are rotated. `kv` makes the latent of `latent_dim`
     elements, normed by `kv_norm`, then `rope_dim` rotated elements of a key that all heads share; `kv_up` makes of the
     normed latent each head's key of `nope_dim` and its value of `v_dim`. `scale` multiplies the scores. `gate` makes as
-    many elements as the heads' values, whose sigmoid scales what they give.
+    many elements as the heads' values, whose sigmoid scales what they give. With `top_k` a query attends to so many
+    tokens alone, which `indexer` chooses, or where there is none the last layer that has one.
     """
 
     q: Projection
@@ -230,6 +254,13 @@ class LatentAttention:
     scale: float
     rope: Rope | None
     gate: Projection | None = None
+    top_k: int = 0
+    indexer: Indexer | None = None
+
+    @property
+    def takes_choice(self) -> bool:
+        """Whether queries attend to what a layer before this one chose."""
+        return self.top_k > 0 and self.indexer is None
 
     @property
     def num_kv_heads(self) -> int:

@@ -200,7 +200,8 @@ def _mixer(config: ModelConfig, prefix: str, index: int) -> Attention | LatentAt
     if config.linear is not None and config.linear.layers[index]:
         return build_linear(config.linear, prefix, config.hidden_size, config.norm_eps)
     if config.latent is not None:
-        return build_latent(config.latent, f"{prefix}.self_attn", config.num_heads, config.hidden_size, config.rope)
+        at = f"{prefix}.self_attn"
+        return build_latent(config.latent, at, config.num_heads, config.hidden_size, config.rope, index)
     return _attention(config, f"{prefix}.self_attn", index)
 
 

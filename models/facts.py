@@ -96,6 +96,12 @@ def _latent_words(attention: LatentAttention) -> str:
     parts += [f"{attention.rope.scaling.rule} rope"] if attention.rope else []
     parts += ["output gate"] if attention.gate is not None else []
     parts += ["bias"] if attention.kv.biases else []
+    if attention.indexer is not None:
+        parts += [
+            f"{attention.top_k} tokens chosen by {attention.indexer.heads} index heads of {attention.indexer.dim}"
+        ]
+    elif attention.top_k:
+        parts += [f"{attention.top_k} tokens chosen by a layer before"]
     return ", ".join(parts)
 
 

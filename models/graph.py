@@ -13,6 +13,7 @@ from .blocks import (
     Experts,
     GatedMlp,
     Graph,
+    Indexer,
     LatentAttention,
     Moe,
     Norm,
@@ -87,13 +88,13 @@ def table_of(rope: Rope) -> Rope:
 
 
 def kv_elements_per_token(graph: Graph) -> int:
-    """Elements that one more token adds to the KV cache: K and V, or the latent, of attention without a window."""
+    """Elements that one more token adds to the KV cache: K and V without a window, or a latent and an index key."""
     return sum(_kv_elements(layer.attention) for layer in graph.layers)
 
 
 def _kv_elements(attention: Attention | LatentAttention | DeltaNet) -> int:
     if isinstance(attention, LatentAttention):
-        return attention.latent_dim + attention.rope_dim
+        return attention.latent_dim + attention.rope_dim + (attention.indexer.dim if attention.indexer else 0)
     if isinstance(attention, DeltaNet) or attention.window or attention.chunk:
         return 0
     return 2 * attention.num_kv_heads * attention.head_dim
@@ -133,7 +134,14 @@ def _latent_shapes(attention: LatentAttention) -> Shapes:
     shapes |= _projection_shapes(attention.kv) | _norm_shapes(attention.kv_norm)
     if attention.gate is not None:
         shapes |= _projection_shapes(attention.gate)
+    if attention.indexer is not None:
+        shapes |= _indexer_shapes(attention.indexer)
     return shapes | _projection_shapes(attention.kv_up) | _projection_shapes(attention.out)
+
+
+def _indexer_shapes(indexer: Indexer) -> Shapes:
+    shapes = _projection_shapes(indexer.q) | _projection_shapes(indexer.k) | _norm_shapes(indexer.k_norm)
+    return shapes | _projection_shapes(indexer.weights)
 
 
 def _attention_shapes(attention: Attention | LatentAttention | DeltaNet) -> Shapes:

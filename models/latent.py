@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..isa.errors import ConfigError
 from .blocks import LatentAttention, Norm, Projection, Rope
 from .fields import Fields
+from .indexer import IndexConfig, build_indexer
 
 LATENT_EPS = 1e-6  # of the norms of latents, whatever the model's own
 
@@ -16,8 +17,9 @@ LATENT_EPS = 1e-6  # of the norms of latents, whatever the model's own
 class LatentConfig:
     """Sizes in elements: of the two latents (`q_rank` 0: queries are made directly), and of a head's parts.
 
-    `interleaved` says that rope turns neighbours, `bias` that what makes latents and outputs has biases,
-    `turned` that there is a rope at all, `output_gate` that g_proj makes a gate of what the heads give.
+    `interleaved` says that rope turns neighbours, `bias` that what makes latents and outputs has biases, `turned` that
+    there is a rope at all, `output_gate` that g_proj makes a gate of what the heads give; `index` is what chooses
+    tokens where attention is sparse.
     """
 
     q_rank: int
@@ -29,6 +31,7 @@ class LatentConfig:
     bias: bool = False
     turned: bool = True
     output_gate: bool = False
+    index: IndexConfig | None = None
 
     @property
     def head_dim(self) -> int:
@@ -36,12 +39,12 @@ class LatentConfig:
         return self.nope_dim + self.rope_dim
 
 
-def read_latent(fields: Fields, heads: int, default_q_rank: int | None = 1536) -> LatentConfig:
-    """The sizes under DeepSeek's keys; every head has a key of its own. An absent q_lora_rank is `default_q_rank`."""
-    defaults = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
-    for key, value in defaults.items():
+def read_latent(fields: Fields, heads: int, default_q_rank: int | None = 1536, **defaults: int) -> LatentConfig:
+    """The sizes under DeepSeek's keys, absent ones by the defaults; every head has a key of its own."""
+    sizes = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128} | defaults
+    for key, value in sizes.items():
         fields.assume(key, value)
-    kv_rank, nope, rope, v = (fields.integer(key, value) for key, value in defaults.items())
+    kv_rank, nope, rope, v = (fields.integer(key, value) for key, value in sizes.items())
     if rope % 2:
         raise ConfigError(f"{fields.where}: qk_rope_head_dim {rope} is odd; rope turns pairs, so it must be even")
     fields.assume("q_lora_rank", default_q_rank)
@@ -62,8 +65,10 @@ def softmax_scale(latent: LatentConfig, rope: Rope) -> float:
     return scale
 
 
-def build_latent(latent: LatentConfig, prefix: str, heads: int, hidden: int, rope: Rope) -> LatentAttention:
-    """The attention whose tensors stand below `prefix` (`model.layers.N.self_attn`)."""
+def build_latent(
+    latent: LatentConfig, prefix: str, heads: int, hidden: int, rope: Rope, layer: int = 0
+) -> LatentAttention:
+    """The attention of a layer, whose tensors stand below `prefix` (`model.layers.N.self_attn`)."""
 
     def projection(part: str, out: int, in_features: int, bias: bool = False) -> Projection:
         biases = (f"{prefix}.{part}.bias",) if bias else ()
@@ -72,7 +77,7 @@ def build_latent(latent: LatentConfig, prefix: str, heads: int, hidden: int, rop
     def norm(part: str, size: int) -> Norm:
         return Norm("rms", size, f"{prefix}.{part}.weight", None, LATENT_EPS)
 
-    q_size = heads * latent.head_dim
+    q_size, index = heads * latent.head_dim, latent.index
     return LatentAttention(
         q=projection("q_a_proj", latent.q_rank, hidden, latent.bias)
         if latent.q_rank
@@ -91,4 +96,8 @@ def build_latent(latent: LatentConfig, prefix: str, heads: int, hidden: int, rop
         scale=softmax_scale(latent, rope),
         rope=rope if latent.turned else None,
         gate=projection("g_proj", heads * latent.v_dim, hidden) if latent.output_gate else None,
+        top_k=index.top_k if index else 0,
+        indexer=build_indexer(index, f"{prefix}.indexer", hidden, latent.q_rank, rope)
+        if index and index.full[layer]
+        else None,
     )

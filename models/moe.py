@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..isa.errors import ConfigError
@@ -95,6 +95,47 @@ def first_dense(fields: Fields, layers: int, default: int) -> tuple[bool, ...]:
     fields.neutral("moe_layer_freq", 1)
     dense = fields.integer("first_k_dense_replace", default, minimum=0)
     return tuple(index >= dense for index in range(layers))
+
+
+def sparse_by_kind(fields: Fields, layers: int, default: int) -> tuple[bool, ...]:
+    """mlp_layer_types, or all but the first first_k_dense_replace layers."""
+    dense = fields.integer("first_k_dense_replace", default, minimum=0)
+    fields.resolved.pop("first_k_dense_replace", None)
+    kinds: Any = fields.take("mlp_layer_types", None)
+    if kinds is None:
+        kinds = ["dense" if index < dense else "sparse" for index in range(layers)]
+    if not isinstance(kinds, list) or len(kinds) != layers or not set(map(str, kinds)) <= {"dense", "sparse"}:
+        raise fields.fault("mlp_layer_types", f"a list of {layers} of dense or sparse")
+    fields.resolved["mlp_layer_types"] = list(kinds)
+    return tuple(kind == "sparse" for kind in kinds)
+
+
+def read_sigmoid_experts(fields: Fields, sparse: tuple[bool, ...], groups: int, top_groups: int) -> MoeConfig:
+    """DeepSeek-V3's expert layers: sigmoid scores, chosen with a correction by groups' best two, shared experts."""
+    skip_training(fields)
+    fields.neutral("scoring_func", "sigmoid", None)
+    fields.neutral("topk_method", "noaux_tc", None)
+    experts, top_k = read_experts(fields, "n_routed_experts")
+    defaults = {"n_group": groups, "topk_group": top_groups, "n_shared_experts": 1, "routed_scaling_factor": 2.5}
+    for key, value in defaults.items():
+        fields.assume(key, value)
+    width = fields.integer("moe_intermediate_size")
+    moe = MoeConfig(
+        experts,
+        top_k,
+        width,
+        sparse,
+        scoring="sigmoid",
+        renormalise=fields.flag("norm_topk_prob", True),
+        eps=1e-20,
+        scale=fields.number("routed_scaling_factor", 2.5),
+        groups=fields.integer("n_group", groups),
+        top_groups=fields.integer("topk_group", top_groups),
+        group_best=2,
+        shared_size=width * fields.integer("n_shared_experts", 1),
+        names=replace(DEEPSEEK_NAMES, correction="mlp.gate.e_score_correction_bias"),
+    )
+    return check_groups(fields, moe)
 
 
 def skip_training(fields: Fields) -> None:

@@ -19,6 +19,8 @@ LONGEST_PROMPT = 64  # windows and original lengths stay below this, so that a t
 _HEAD_DIMS = (10, 12, 14, 18, 20)  # even for rope, and no powers of two
 _MANY_HEADS, _SMALL_HEAD_DIMS = 9, (6, 10, 12)  # a high ratio of heads to kv heads makes many heads
 _ODD_WIDTHS = (11, 13, 17, 19)  # times 12: any tp of 1, 2, 3, 4, 6 and 12 divides, and no power of two hides a bug
+# what a layer may have: a window, experts, linear attention, rope where not all layers turn, a choice made before it
+WINDOW, EXPERTS, LINEAR, TURNED, SHARED = 1, 2, 4, 8, 16
 
 
 def scaled(config: ModelConfig, seed: int = 0) -> ModelConfig:
@@ -33,8 +35,8 @@ def scaled(config: ModelConfig, seed: int = 0) -> ModelConfig:
     draw = random.Random(f"scaled {config.family} {seed}")
     raw = config.to_hf()
     kinds = scaled_pattern(_layer_kinds(config))
-    is_linear, turned = (tuple(bool(kind & bit) for kind in kinds) for bit in (4, 8))
-    windows = _shrink_windows(tuple(kind & 1 for kind in kinds), draw)
+    is_linear, turned = (tuple(bool(kind & bit) for kind in kinds) for bit in (LINEAR, TURNED))
+    windows = _shrink_windows(tuple(kind & WINDOW for kind in kinds), draw)
     heads, kv_heads = _heads(config, draw)
     head_dim = draw.choice(_head_dims(config, heads))
     width = heads * head_dim
@@ -59,9 +61,11 @@ def scaled(config: ModelConfig, seed: int = 0) -> ModelConfig:
         del raw["head_dim"]
         raw |= (sizes := _latent_to_hf(config.latent, draw))
         rotary_dim = sizes["qk_rope_head_dim"]
+        if config.latent.index is not None:
+            raw |= _indexer_to_hf(raw, kinds, rotary_dim, draw)
     raw |= _rope_to_hf(config, rotary_dim)
     if config.moe is not None:
-        raw |= _experts_to_hf(raw, config.moe, tuple(bool(kind & 2) for kind in kinds), draw)
+        raw |= _experts_to_hf(raw, config.moe, tuple(bool(kind & EXPERTS) for kind in kinds), draw)
     for key in ("bos_token_id", "eos_token_id"):
         raw[key] = _within(raw.get(key), raw["vocab_size"])
     return read_config(raw, name=f"{config.name}-scaled-{seed}", where=f"scaled({config.name}, seed={seed})")
@@ -81,12 +85,17 @@ def scaled_pattern(kinds: Sequence[int]) -> tuple[int, ...]:
 
 
 def _layer_kinds(config: ModelConfig) -> tuple[int, ...]:
-    """A number a layer: 1 for a window, 2 for experts, 4 for linear attention, 8 for rope where not all layers turn."""
+    """A number a layer: the sum of what it has."""
     none = (False,) * config.num_layers
-    sparse = config.moe.sparse if config.moe is not None else none
-    linear = config.linear.layers if config.linear is not None else none
-    layers = zip(config.windows, sparse, linear, config.turned or none, strict=True)
-    return tuple(bool(window) + 2 * experts + 4 * is_linear + 8 * turns for window, experts, is_linear, turns in layers)
+    index = config.latent.index if config.latent is not None else None
+    parts = (
+        (WINDOW, config.windows),
+        (EXPERTS, config.moe.sparse if config.moe is not None else none),
+        (LINEAR, config.linear.layers if config.linear is not None else none),
+        (TURNED, config.turned or none),
+        (SHARED, tuple(not full for full in index.full) if index is not None else none),
+    )
+    return tuple(sum(kind * bool(part[layer]) for kind, part in parts) for layer in range(config.num_layers))
 
 
 def _linear_to_hf(linear: LinearConfig, draw: random.Random) -> dict[str, Any]:
@@ -178,6 +187,17 @@ def _latent_to_hf(latent: LatentConfig, draw: random.Random) -> dict[str, Any]:
         "qk_rope_head_dim": rope,
         "v_head_dim": v,
     }
+
+
+def _indexer_to_hf(raw: dict[str, Any], kinds: tuple[int, ...], rope_dim: int, draw: random.Random) -> dict[str, Any]:
+    """Enough index heads that no score is a tie by chance, and fewer choices than a test prompt has tokens."""
+    small: dict[str, Any] = {
+        "index_n_heads": 16,
+        "index_head_dim": rope_dim + draw.choice((4, 6, 10)),
+        "index_topk": draw.choice((17, 21, 26)),
+        "indexer_types": ["shared" if kind & SHARED else "full" for kind in kinds],
+    }
+    return {key: value for key, value in small.items() if key in raw}
 
 
 def _rope_to_hf(config: ModelConfig, rotary_dim: int) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""LATENT_ATTENTION: a sequence's latents are gathered once; each head then expands them or absorbs its queries."""
+"""LATENT_ATTENTION: a sequence's latents are gathered once; each head then expands them or absorbs its queries.
+
+Where queries attend to chosen tokens alone, each gathers its own and meets them with all its heads at once.
+"""
 
 # mypy: allow-untyped-defs, allow-untyped-calls
 
@@ -9,6 +12,8 @@ import numpy as np
 from .inline import exp, kernel, largest, rounded, value_of
 
 QUERY_BLOCK = 64
+CHOICE_BLOCK = 16  # queries whose heads are absorbed together
+ABSORBED, EXPANDED, CHOSEN = 0, 1, 2  # the ways that a sequence may take
 
 
 @kernel
@@ -76,17 +81,18 @@ def _absorbed(q_nope, q_rope, latents, context, k_rows, v_rows, out, position, s
 
 
 @kernel
-def latent_attention(dst, dst0, n, n0, p, p0, cache, cache0, page_tokens, w, w0, tables, q_lens, kv_lens, expands,
+def latent_attention(dst, dst0, n, n0, p, p0, cache, cache0, page_tokens, w, w0, tables, q_lens, kv_lens, ways,
                      heads, nope, rope, v_dim, latent, scale, first, last):  # fmt: skip
     """Units first..last of a batch; a unit is one head of one sequence, so how they are cut changes nothing.
 
-    n and p are the queries' own and rotated parts; `expands` says of every sequence which way it takes.
+    n and p are the queries' own and rotated parts; `ways` says of every sequence which way it takes. Those that choose
+    are left to `chosen_attention`.
     """
     t = 0
     for b in range(q_lens.size):
         queries, length = q_lens[b], kv_lens[b]
         low, high = max(first - b * heads, 0), min(last - b * heads, heads)
-        if queries > 0 and low < high:
+        if queries > 0 and low < high and ways[b] != CHOSEN:
             context = np.empty((length, latent + rope), np.float32)
             for j in range(length):
                 row = tables[b, j // page_tokens] * page_tokens + j % page_tokens
@@ -103,12 +109,97 @@ def latent_attention(dst, dst0, n, n0, p, p0, cache, cache0, page_tokens, w, w0,
                     _widen(own[r], n[t + r, n0 + head * nope : n0 + (head + 1) * nope])
                     _widen(turned[r], p[t + r, p0 + head * rope : p0 + (head + 1) * rope])
                 position = length - queries
-                if expands[b]:
+                if ways[b] == EXPANDED:
                     _expanded(own, turned, latents, shared, rows[:nope], rows[nope:], out, position, scale)
                 else:
                     _absorbed(own, turned, latents, context, rows[:nope], rows[nope:], out, position, scale)
                 for r in range(queries):
                     for i in range(v_dim):
                         dst[t + r, dst0 + head * v_dim + i] = rounded(dst, out[r, i])
+        t += queries
+    return -1
+
+
+@kernel
+def _absorb(queries, n, n0, p, p0, w, w0, t, nope, v_dim, latent):
+    """queries[r, head] = the head's own part of query t + r turned into one of latents, then its rotated part."""
+    count, heads, rope = queries.shape[0], queries.shape[1], queries.shape[2] - latent
+    rows, own = np.empty((nope, latent), np.float32), np.empty((count, nope), np.float32)
+    for head in range(heads):
+        for r in range(nope):
+            _widen(rows[r], w[head * (nope + v_dim) + r, w0 : w0 + latent])
+        for r in range(count):
+            _widen(own[r], n[t + r, n0 + head * nope : n0 + (head + 1) * nope])
+        made = np.dot(own, rows)
+        for r in range(count):
+            queries[r, head, :latent] = made[r]
+            _widen(queries[r, head, latent:], p[t + r, p0 + head * rope : p0 + (head + 1) * rope])
+
+
+@kernel
+def _gather_chosen(context, cache, cache0, table, page_tokens, positions, sees):
+    """The rows of a query's chosen tokens, or of all that it sees if those are no more; -1 where they do not ascend."""
+    count, before = min(sees, positions.size), -1
+    for j in range(count):
+        at = positions[j] if sees > positions.size else j
+        if at <= before or at >= sees:
+            return -1
+        before = at
+        row = table[at // page_tokens] * page_tokens + at % page_tokens
+        _widen(context[j], cache[row, cache0 : cache0 + context.shape[1]])
+    return count
+
+
+@kernel
+def _meet(queries, context, scale):
+    """Softmax-weighted sums of the context's rows, one a head."""
+    scores = np.dot(queries, context.T)
+    totals = np.empty(scores.shape[0], np.float32)
+    for h in range(scores.shape[0]):
+        row = scores[h]
+        for j in range(row.size):
+            row[j] *= scale
+        totals[h] = _exponentials(row, largest(row))
+    summed = np.dot(scores, context)
+    for h in range(scores.shape[0]):
+        for i in range(summed.shape[1]):
+            summed[h, i] /= totals[h]
+    return summed
+
+
+@kernel
+def chosen_attention(dst, dst0, n, n0, p, p0, cache, cache0, page_tokens, w, w0, tables, q_lens, kv_lens, ways,
+                     heads, nope, rope, v_dim, latent, scale, chosen, chosen0, top_k, first, last):  # fmt: skip
+    """Units first..last of the sequences that choose; a unit is a block of new tokens of one sequence.
+
+    Returns the token whose chosen positions do not ascend within what it sees, or -1.
+    """
+    context = np.empty((top_k, latent + rope), np.float32)
+    t, unit = 0, 0
+    for b in range(q_lens.size):
+        queries, length = q_lens[b], kv_lens[b]
+        blocks = (queries + CHOICE_BLOCK - 1) // CHOICE_BLOCK if ways[b] == CHOSEN else 0
+        for block in range(max(first - unit, 0), min(last - unit, blocks)):
+            start = block * CHOICE_BLOCK
+            count = min(CHOICE_BLOCK, queries - start)
+            absorbed = np.empty((count, heads, latent + rope), np.float32)
+            _absorb(absorbed, n, n0, p, p0, w, w0, t + start, nope, v_dim, latent)
+            summed = np.empty((heads, count, latent), np.float32)
+            for r in range(count):
+                token, sees = t + start + r, length - queries + start + r + 1
+                positions = chosen[token, chosen0 : chosen0 + top_k]
+                held = _gather_chosen(context, cache, cache0, tables[b], page_tokens, positions, sees)
+                if held < 0:
+                    return token
+                summed[:, r, :] = _meet(absorbed[r], context[:held], scale)[:, :latent]
+            rows = np.empty((v_dim, latent), np.float32)
+            for head in range(heads):
+                for r in range(v_dim):
+                    _widen(rows[r], w[head * (nope + v_dim) + nope + r, w0 : w0 + latent])
+                out = np.dot(summed[head], rows.T)
+                for r in range(count):
+                    for i in range(v_dim):
+                        dst[t + start + r, dst0 + head * v_dim + i] = rounded(dst, out[r, i])
+        unit += blocks
         t += queries
     return -1

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from ...isa.errors import ProgramError
-from ...isa.latent import LATENT_ATTENTION
+from ...isa.latent import LATENT_ATTENTION, choice_error
 from ...isa.meaning import ArrayMemory
 from ...isa.work import LatentShape
 from .attention import check_attention
-from .binding import Thunk, floats, integers, kernel_of, operand
-from .latent import latent_attention
+from .binding import Operand, Thunk, floats, integers, kernel_of, operand
+from .latent import CHOICE_BLOCK, CHOSEN, chosen_attention, latent_attention
 from .tensor_binders import attention_error
-from .threads import host_threads, over_rows
+from .threads import over_rows
 
 
 @kernel_of(LATENT_ATTENTION)
@@ -24,25 +24,44 @@ def bind_latent_attention(i: LATENT_ATTENTION, memory: ArrayMemory) -> Thunk:
         raise ProgramError(f"{i.mnemonic}: tables must be a whole buffer, not columns of one (in: {i})")
     tables = operand(i, memory, i.tables).rows
     q_lens, kv_lens = integers(i, memory, i.q_lens), integers(i, memory, i.kv_lens)
-    expands = np.empty(len(q_lens), np.bool_)
+    ways = np.empty(len(q_lens), np.uint8)
     places = (dst.rows, dst.start, own.rows, own.start, turned.rows, turned.start, cache.rows, cache.start, page_tokens)
     dims = (i.heads, i.nope_dim, i.rope_dim, i.v_dim, w.cols)
-    arguments = (*places, w.rows, w.start, tables, q_lens, kv_lens, expands, *dims, np.float32(i.scale))
+    arguments = (*places, w.rows, w.start, tables, q_lens, kv_lens, ways, *dims, np.float32(i.scale))
     units = len(q_lens) * i.heads
+    chosen = None if i.chosen is None else operand(i, memory, i.chosen)
+    top_k = 0 if chosen is None else chosen.cols
+    choice = () if chosen is None else (chosen.rows, chosen.start, top_k)
 
     def run(first: int, last: int) -> int:
         return int(latent_attention(*arguments, first, last))
+
+    def run_chosen(first: int, last: int) -> int:
+        return int(chosen_attention(*arguments, *choice, first, last))
 
     def thunk() -> None:
         wrong, sequence, at = check_attention(q_lens, kv_lens, tables, pages, page_tokens, own.count)
         if wrong:
             raise attention_error(i, wrong, sequence, at, q_lens, kv_lens, tables, pages, own.count)
-        lengths = tuple(map(int, q_lens)), tuple(map(int, kv_lens))
-        shape = LatentShape(*lengths, *dims)
-        expands[:] = [shape.expands(*pair) for pair in zip(*lengths, strict=True)]
-        if host_threads() > 1:
-            over_rows(run, units, sum(min(shape.ops(*pair)) for pair in zip(*lengths, strict=True)) // 16)
-        else:
-            latent_attention(*arguments, 0, units)
+        pairs = list(zip(map(int, q_lens), map(int, kv_lens), strict=True))
+        shape = LatentShape((), (), *dims, page_tokens, top_k)
+        ways[:] = [CHOSEN if shape.chooses(pair[1]) else shape.expands(*pair) for pair in pairs]
+        operations = sum(shape.taken_ops(*pair) for pair in pairs) // 16
+        if not (ways == CHOSEN).all():
+            over_rows(run, units, operations)
+        blocks = sum(-(-pair[0] // CHOICE_BLOCK) for pair, way in zip(pairs, ways, strict=True) if way == CHOSEN)
+        if blocks and (token := over_rows(run_chosen, blocks, operations)) >= 0:
+            raise _unseen(i, token, pairs, chosen)
 
     return thunk
+
+
+def _unseen(i: LATENT_ATTENTION, token: int, pairs: list[tuple[int, int]], chosen: Operand | None) -> ProgramError:
+    """The error for a token whose chosen positions do not ascend within what it sees."""
+    assert chosen is not None
+    query = token
+    for queries, length in pairs:
+        if query < queries:
+            return choice_error(i, query, chosen.view[token], length - queries + query + 1)
+        query -= queries
+    raise AssertionError(f"token {token} is of no sequence")

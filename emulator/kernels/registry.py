@@ -13,6 +13,7 @@ from . import (
     recurrent_binders,
     residual_binders,
     scaling_binders,
+    sparse_binders,
     tensor_binders,
     vector_binders,
 )
@@ -24,6 +25,7 @@ MODULES = (
     latent_binders,
     partial_binders,
     attention_parts_binders,
+    sparse_binders,
     vector_binders,
     elementary_binders,
     quantised_binders,

@@ -11,12 +11,15 @@ import numpy as np
 
 from ...isa.dtype import DType
 from ...isa.errors import ConfigError, ProgramError, UnsupportedError
-from ...isa.work import AttentionShape, GroupedShape, LatentShape, MatmulShape, Unit, Work
+from ...isa.sparse import CHOICE_OPS, SCORE_OPS
+from ...isa.work import AttentionShape, GroupedShape, IndexShape, LatentShape, MatmulShape, Unit, Work
 from ..spec import CardSpec
 from .rates import PS_PER_S, Bound, UnitDemand, demand_of, ps_for
 from .tiles import SLABS, TILES, schedule, search
 
+SCORE_BYTES = 4  # index scores are fp32
 MOST_PRODUCTS = 1 << 56  # beyond it the 64-bit byte counts of a tile schedule could overflow
+_Geometry = MatmulShape | GroupedShape | AttentionShape | LatentShape | IndexShape
 
 
 class TilePlan(NamedTuple):
@@ -94,7 +97,7 @@ def matmul_plan(work: Work, card: CardSpec, *, from_hbm: bool = True) -> TilePla
 
 def tensor_demand(work: Work, card: CardSpec) -> UnitDemand:
     """What a matrix product or an attention asks of a card; ProgramError for any other geometry."""
-    if work.dtype is None or not isinstance(work.shape, MatmulShape | GroupedShape | AttentionShape | LatentShape):
+    if work.dtype is None or not isinstance(work.shape, _Geometry):
         raise ProgramError(
             f"a tensor instruction needs a dtype and a matmul or attention shape, not {work.dtype} and {work.shape}"
         )
@@ -106,6 +109,8 @@ def tensor_demand(work: Work, card: CardSpec) -> UnitDemand:
         return _attention_demand(work, work.shape, card, fixed_ps)
     if isinstance(work.shape, LatentShape):
         return _latent_demand(work, work.shape, card, fixed_ps)
+    if isinstance(work.shape, IndexShape):
+        return _index_demand(work, work.shape, card, fixed_ps)
     plan = matmul_plan(work, card)
     machine = _machine(card, work.dtype)
     if card.l2 is None:
@@ -120,7 +125,9 @@ def _rows(shape: MatmulShape | GroupedShape) -> tuple[int, ...]:
     return (shape.m,) * shape.batch if isinstance(shape, MatmulShape) else shape.rows
 
 
-def _is_empty(shape: MatmulShape | GroupedShape | AttentionShape | LatentShape) -> bool:
+def _is_empty(shape: _Geometry) -> bool:
+    if isinstance(shape, IndexShape):
+        return not shape.scored
     if isinstance(shape, MatmulShape | GroupedShape):
         return not (sum(_rows(shape)) and shape.n and shape.k)
     return not any(shape.q_lens)
@@ -176,7 +183,8 @@ class _Part(NamedTuple):
 def _latent_demand(work: Work, shape: LatentShape, card: CardSpec, fixed_ps: int) -> UnitDemand:
     """Products that expand keys and values or absorb them into queries, and attention, one after the other.
 
-    What stands between the steps stays in L2 where that holds it, and makes a trip to HBM and back where not.
+    What stands between the steps stays in L2 where that holds it, and makes a trip to HBM and back where not. A query
+    that chooses is a sequence of its own, of the tokens that it chose.
     """
     assert work.dtype is not None
     if len(shape.q_lens) != len(shape.kv_lens) or any(map(operator.gt, shape.q_lens, shape.kv_lens)):
@@ -187,6 +195,7 @@ def _latent_demand(work: Work, shape: LatentShape, card: CardSpec, fixed_ps: int
     pairs = list(zip(shape.q_lens, shape.kv_lens, strict=True))
     expanded = [pair for pair in pairs if pair[0] and shape.expands(*pair)]
     absorbed = [pair for pair in pairs if pair[0] and not shape.expands(*pair)]
+    gathers = [(1, min(shape.top_k, length - n)) for q, length in absorbed if shape.chooses(length) for n in range(q)]
     heads, made = shape.num_heads, shape.nope_dim + shape.v_dim
     parts: list[_Part] = []
     between = 0  # elements
@@ -201,12 +210,13 @@ def _latent_demand(work: Work, shape: LatentShape, card: CardSpec, fixed_ps: int
     if absorbed:
         queries, row = sum(queries for queries, _ in absorbed), shape.latent_dim + shape.rope_dim
         between += 2 * queries * heads * shape.latent_dim
+        met = [pair for pair in absorbed if not shape.chooses(pair[1])] + gathers
         parts += [
             _product_part(MatmulShape(queries, shape.latent_dim, shape.nope_dim, heads), work.dtype, card),
-            _attention_part(absorbed, heads, 1, (row, shape.latent_dim, row), work.dtype, card),
+            _attention_part(met, heads, 1, (row, shape.latent_dim, row), work.dtype, card),
             _product_part(MatmulShape(queries, shape.v_dim, shape.latent_dim, heads), work.dtype, card),
         ]
-    num_bytes = work.read_bytes + work.write_bytes
+    num_bytes = work.read_bytes + work.write_bytes + _gathered_again(shape, work.dtype, card)
     if card.l2 is None:
         num_bytes = max(num_bytes, sum(part.l2_bytes for part in parts))
     elif work.dtype.bytes_of(between) > card.l2.capacity_bytes:
@@ -221,6 +231,57 @@ def _latent_demand(work: Work, shape: LatentShape, card: CardSpec, fixed_ps: int
         bound,
         tensor=sum(part.tensor_cycles for part in parts),
         vector=sum(part.vector_cycles for part in parts),
+        hbm=num_bytes,
+    )
+
+
+def _gathered_again(shape: LatentShape, dtype: DType, card: CardSpec) -> int:
+    """Bytes that queries gather from HBM beside each row's first reading: of sequences that L2 cannot hold."""
+    row_bytes, again = dtype.bytes_of(shape.latent_dim + shape.rope_dim), 0
+    for queries, length in zip(shape.q_lens, shape.kv_lens, strict=True):
+        if shape.chooses(length) and (card.l2 is None or length * row_bytes > card.l2.capacity_bytes):
+            again += (shape.pairs(queries, length) - shape.rows(queries, length)) * row_bytes
+    return again
+
+
+def _index_demand(work: Work, shape: IndexShape, card: CardSpec, fixed_ps: int) -> UnitDemand:
+    """Products of queries and index keys, summed over heads by the lanes meanwhile; then the choice among the scores.
+
+    Sequences with as many choosing queries are one product; its keys are those a query sees on average. The scores, in
+    fp32, are written and read in L2, or in HBM where that cannot hold them.
+    """
+    assert work.dtype is not None
+    machine = _machine(card, work.dtype)
+    alike: dict[int, list[int]] = {}
+    for queries, pairs, _ in shape.scored:
+        alike.setdefault(queries, []).append(-(-pairs // queries))
+    total = sum(pairs for _, pairs, _ in shape.scored)
+    plans = [
+        matmul_plan(
+            Work(Unit.TENSOR, dtype=work.dtype, write_bytes=SCORE_BYTES * queries * sum(keys),
+                 shape=GroupedShape(tuple(keys), queries * shape.num_heads, shape.dim)),
+            card,
+            from_hbm=False,
+        )
+        for queries, keys in alike.items()
+    ]  # fmt: skip
+    lanes = card.cores.count * card.vector.lanes_of(SCORE_BYTES)
+    summing, choosing = -(-SCORE_OPS * total * shape.num_heads // lanes), -(-CHOICE_OPS * total // lanes)
+    products_ps, summing_ps = sum(plan.time_ps for plan in plans), summing * machine.ps_per_cycle
+    choosing_ps = max(choosing * machine.ps_per_cycle, SCORE_BYTES * total * machine.ps_per_l2_byte)
+    num_bytes = work.read_bytes + work.write_bytes
+    if card.l2 is None or SCORE_BYTES * total > card.l2.capacity_bytes:
+        num_bytes += 2 * SCORE_BYTES * total
+    compute_ps = max(sum(plan.tensor_cycles for plan in plans), summing) * machine.ps_per_cycle
+    flow_ps = max(sum(plan.flow_cycles for plan in plans) * machine.ps_per_cycle, summing_ps)
+    bound = _bound(compute_ps, flow_ps, sum(plan.l2_bytes for plan in plans) * machine.ps_per_l2_byte, num_bytes, card)
+    return demand_of(
+        card,
+        fixed_ps,
+        math.ceil(max(products_ps, summing_ps) + choosing_ps),
+        bound,
+        tensor=sum(plan.tensor_cycles for plan in plans),
+        vector=summing + choosing,
         hbm=num_bytes,
     )
 

@@ -8,7 +8,7 @@ from ..fields import Fields
 from ..latent import LatentConfig, read_latent
 from ..linear import read_kda
 from ..model_config import ModelConfig
-from ..moe import MIXTRAL_NAMES, MoeConfig, check_groups
+from ..moe import MIXTRAL_NAMES, MoeConfig, check_groups, sparse_by_kind
 
 ARCHITECTURE = "KimiLinearForCausalLM"
 NAMES = replace(
@@ -48,7 +48,7 @@ def read_moe(fields: Fields, layers: int) -> MoeConfig:
         experts,
         fields.integer("num_experts_per_token", maximum=experts),
         width,
-        _sparse(fields, layers),
+        sparse_by_kind(fields, layers, 1),
         scoring="sigmoid",
         renormalise=fields.flag("moe_renormalize", True),
         eps=1e-20,
@@ -69,19 +69,6 @@ def read_nope(fields: Fields) -> LatentConfig:
 def limit_key(fields: Fields) -> str:
     """The key that says how long a sequence may be: the hub's or transformers'."""
     return "max_position_embeddings" if "max_position_embeddings" in fields.raw else "model_max_length"
-
-
-def _sparse(fields: Fields, layers: int) -> tuple[bool, ...]:
-    """mlp_layer_types, or all but the first first_k_dense_replace layers."""
-    dense = fields.integer("first_k_dense_replace", 1, minimum=0)
-    fields.resolved.pop("first_k_dense_replace", None)
-    kinds = fields.take("mlp_layer_types", None)
-    if kinds is None:
-        kinds = ["dense" if index < dense else "sparse" for index in range(layers)]
-    if not isinstance(kinds, list) or len(kinds) != layers or not set(map(str, kinds)) <= {"dense", "sparse"}:
-        raise fields.fault("mlp_layer_types", f"a list of {layers} of dense or sparse")
-    fields.resolved["mlp_layer_types"] = list(kinds)
-    return tuple(kind == "sparse" for kind in kinds)
 
 
 FAMILY = Family("kimi_linear", ARCHITECTURE, read, build_dense)

@@ -12,7 +12,7 @@ from ...isa.program import Buffer, Space
 from ...isa.scaling import SOFT_CAP
 from ...isa.tensor import MATMUL
 from ...isa.vector import ARGMAX, SAMPLE, SCALE
-from ...models.blocks import ResidualMix
+from ...models.blocks import LatentAttention, ResidualMix
 from .builder import BlockBuilder, buffer
 from .residuals import first, mix, snapshots_before
 from .stage import Stage
@@ -63,21 +63,30 @@ def _rounded(value: float, dtype: DType) -> float:
     return float(decode(encode(np.array([value], np.float32), dtype), dtype)[0])
 
 
+def _carried(stage: Stage, block: BlockBuilder, layer: int) -> list[Ref]:
+    """What a stage that begins with `layer` takes of those before: x, snapshots, and a choice that the layer shares."""
+    refs = [block.param("x", stage.x)]
+    if count := snapshots_before(stage, layer):
+        refs.append(first(stage, block, count))
+    attention = stage.graph.layers[layer].attention
+    if isinstance(attention, LatentAttention) and attention.takes_choice:
+        refs.append(stage.choice(block, attention.top_k))
+    return refs
+
+
 def receive(stage: Stage) -> None:
-    """x comes from the stage before, and the snapshots that its layers and those before them took."""
+    """x, and what else layers of this stage need, comes from the stage before."""
     block = stage.program.block("receive")
-    block.emit(RECV(x=block.param("x", stage.x), group="pp", peer=stage.number - 1))
-    if count := snapshots_before(stage, stage.layers.start):
-        block.emit(RECV(x=first(stage, block, count), group="pp", peer=stage.number - 1))
+    for carried in _carried(stage, block, stage.layers.start):
+        block.emit(RECV(x=carried, group="pp", peer=stage.number - 1))
     stage.program.call(block)
 
 
 def send(stage: Stage) -> None:
-    """x goes to the next stage, and all snapshots that stand."""
+    """x, and what else the next stage needs, goes there."""
     block = stage.program.block("send")
-    block.emit(SEND(x=block.param("x", stage.x), group="pp", peer=stage.number + 1))
-    if count := snapshots_before(stage, stage.layers.stop):
-        block.emit(SEND(x=first(stage, block, count), group="pp", peer=stage.number + 1))
+    for carried in _carried(stage, block, stage.layers.stop):
+        block.emit(SEND(x=carried, group="pp", peer=stage.number + 1))
     stage.program.call(block)
 
 

@@ -11,6 +11,7 @@ from ...isa.tensor import MATMUL
 from ...models.blocks import LatentAttention, Projection
 from .attention import lower_rope
 from .builder import BlockBuilder, buffer
+from .indexer import lower_choice
 from .stage import Stage
 
 
@@ -34,6 +35,7 @@ def lower_latent_attention(
     held = block.param("cache", cache)
     slots = block.param("slots", stage.inputs.slots)
     block.emit(SCATTER(dst=held, src=Ref("latents", first, row), index=slots))
+    chosen = lower_choice(stage, block, attention, name, x, Ref("latents", 0, first or None))
     attended = block.local("attended", dtype, "tokens", heads * attention.v_dim)
     block.emit(
         LATENT_ATTENTION(
@@ -52,6 +54,7 @@ def lower_latent_attention(
             rope_dim=attention.rope_dim,
             v_dim=attention.v_dim,
             scale=attention.scale,
+            chosen=chosen,
         )
     )
     if attention.gate is not None:

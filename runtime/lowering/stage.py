@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ...isa.dtype import INT32, INT64, DType
-from ...isa.errors import NotYetError
 from ...isa.link import ALL_REDUCE
 from ...isa.operands import Ref
 from ...isa.program import Buffer, Extent, Space
 from ...isa.quantised import DEQUANTISE
 from ...isa.registry import INSTRUCTIONS
-from ...isa.vector import RMSNORM
+from ...isa.vector import LAYERNORM, RMSNORM
 from ...isa.work import Unit
-from ...models.blocks import DeltaNet, Graph, Norm, Rope
+from ...models.blocks import DeltaNet, Graph, LatentAttention, Norm, Rope
 from ...models.graph import rope_tables, table_of
 from ..layout import Layout
 from .builder import BlockBuilder, ProgramBuilder, buffer
@@ -100,6 +99,9 @@ class Stage:
         self._tables = {rope: table_names(index) for index, rope in enumerate(rope_tables(graph))}
         self.x = buffer("x", Space.ACTIVATION, options.dtype, "tokens", graph.hidden_size)
         self.groups = {axis: len(layout.groups(rank)[axis]) for axis in ("tp", "pp")}
+        self.shares_choice = any(
+            isinstance(layer.attention, LatentAttention) and layer.attention.takes_choice for layer in graph.layers
+        )
 
     @property
     def is_first(self) -> bool:
@@ -128,6 +130,12 @@ class Stage:
         """The name of the rank's group along an axis, which the program then declares."""
         self.groups[axis] = len(self.layout.groups(self.rank)[axis])
         return axis
+
+    def choice(self, block: BlockBuilder, top_k: int) -> Ref:
+        """The chosen tokens of every new one: a buffer that later layers read, or a local where none does."""
+        if not self.shares_choice:
+            return block.local("chosen", INT32, "tokens", top_k)
+        return block.param("chosen", buffer("chosen", Space.ACTIVATION, INT32, "tokens", top_k))
 
     def routed_rows(self, top_k: int) -> str:
         """The extent that counts a step's choices of experts: tokens times `top_k`."""
@@ -160,7 +168,11 @@ class Stage:
 
     def norm(self, block: BlockBuilder, name: str, norm: Norm, dst: Ref, x: Ref) -> None:
         """dst = norm(x); `name` is that of the weight's buffer, its last word that of the parameter."""
-        if norm.kind != "rms":
-            raise NotYetError(f"{name}: {norm.kind} norms are not lowered yet; rms norms are")
-        weight = self.weight(block, name.rpartition(".")[2], self.weights.norm(name, norm))
+        label = name.rpartition(".")[2]
+        weight = self.weight(block, label, self.weights.norm(name, norm))
+        if norm.kind == "layer":
+            assert norm.bias is not None, "layer norms of the known families have biases"
+            bias = self.weight(block, f"{label}_bias", self.weights.whole(f"{name}.bias", norm.bias, norm.size))
+            block.emit(LAYERNORM(dst=dst, x=x, weight=weight, bias=bias, eps=norm.eps))
+            return
         block.emit(RMSNORM(dst=dst, x=x, weight=weight, eps=norm.eps, plus_one=norm.plus_one))

@@ -28,6 +28,7 @@ from siltwin.isa.residual import RESIDUAL_MIX
 from siltwin.isa.rows import RMS_SCALE, SIGMOID_GATE, SUM_SQUARES
 from siltwin.isa.scaling import POSITION_SCALE, RMS_UNIT, SCALE_ROUTED, SOFT_CAP
 from siltwin.isa.situ import GROUPED_SITU_GATED, SITU_GATED
+from siltwin.isa.sparse import SELECT_KEYS
 from siltwin.isa.tensor import ATTENTION, MATMUL
 from siltwin.isa.vector import (
     ADD,
@@ -298,6 +299,57 @@ def latent_case(
     instruction = LATENT_ATTENTION(*refs, "q", "kv", heads, nope, rope, v, (nope + rope) ** -0.5)
     extents = {"q": tuple(q_lens), "kv": tuple(kv_lens)}
     return build(instruction, entries, fp32_ulps=64, floor=4e-6, extents=extents)
+
+
+def select_case(
+    rng: np.random.Generator,
+    d: DType,
+    q_lens: list[int],
+    kv_lens: list[int],
+    top_k: int = 5,
+    heads: int = 3,
+    dim: int = 8,
+    **options: Any,
+) -> Case:
+    """Pages and tables as in attention, of one key a token. Small whole numbers: scores are exact, and often ties."""
+    paged = attention_case(rng, d, q_lens, kv_lens, 1, 1, (dim - 1, 1), **options)
+    tokens = sum(q_lens)
+
+    def whole(kind: DType, *shape: int) -> tuple[DType, np.ndarray]:
+        return kind, encode(rng.integers(-3, 4, shape).astype(np.float32), kind)
+
+    entries = {
+        "o": (INT32, np.full((tokens, top_k), 99, np.int32)),
+        "x": whole(d, tokens, heads * dim),
+        "w": whole(FP32, tokens, heads),
+        "c": whole(paged.kinds["c"], *paged.arrays["c"].shape),
+    } | {name: (paged.kinds[name], paged.arrays[name]) for name in ("t", "ql", "kl")}
+    refs = (Ref("o"), Ref("x"), Ref("w"), Ref("c"), Ref("t"), Ref("ql"), Ref("kl"))
+    extents = {"q": tuple(q_lens), "kv": tuple(kv_lens)}
+    return build(SELECT_KEYS(*refs, "q", "kv", heads, dim, 0.5), entries, exact=True, extents=extents)
+
+
+def select_keys(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    return select_case(rng, d, [m, 1, 0, 3], [m + n, n, 0, 3], top_k=n // 2 + 1, heads=n % 3 + 1)
+
+
+def chosen_case(
+    rng: np.random.Generator, d: DType, q_lens: list[int], kv_lens: list[int], top_k: int, **o: Any
+) -> Case:
+    """Latent attention over random choices; rows of queries that see no more than `top_k` hold what is never read."""
+    case = latent_case(rng, d, q_lens, kv_lens, **o)
+    rows = []
+    for queries, length in zip(q_lens, kv_lens, strict=True):
+        for sees in range(length - queries + 1, length + 1):
+            few = sees <= top_k
+            rows.append(np.full(top_k, 2**30) if few else np.sort(rng.choice(sees, top_k, replace=False)))
+    case.kinds["i"], case.arrays["i"] = INT32, np.array(rows, np.int32).reshape(len(rows), top_k)
+    case.instruction = replace(case.instruction, chosen=Ref("i"))
+    return case
+
+
+def latent_chosen(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    return chosen_case(rng, d, [m, 1, 0, 3], [m + n, n, 0, 3], n // 2 + 1, dims=(8, 6, 5, n + 1))
 
 
 def latent(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
@@ -675,6 +727,8 @@ CASES: dict[str, Callable[[np.random.Generator, DType, int, int], Case]] = {
     "partial_attention": partial_attention,
     "partial_latent_attention": partial_latent,
     "merge_parts": merge_parts,
+    "latent_attention chosen": latent_chosen,
+    "select_keys": select_keys,
     "rmsnorm": rmsnorm,
     "add_rmsnorm": add_rmsnorm,
     "layernorm": layernorm,

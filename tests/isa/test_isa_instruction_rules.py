@@ -17,9 +17,14 @@ LEGAL: dict[str, tuple[str, str]] = {
     ),
     "latent_attention": (
         "dst=%d q_nope=%q q_rope=%r cache=%c w=%w tables=%p q_lens=%l kv_lens=%k q_extent=q_lens kv_extent=kv_lens "
-        "heads=4 nope_dim=8 rope_dim=6 v_dim=5 scale=0.5",
+        "heads=4 nope_dim=8 rope_dim=6 v_dim=5 scale=0.5 chosen=%i",
         "d: bf16[t, 20]; q: bf16[t, 32]; r: bf16[t, 24]; c: bf16[9, 16, 22]; w: bf16[52, 16]; p: int32[n, 3]; "
-        "l: int32[n]; k: int32[n]",
+        "l: int32[n]; k: int32[n]; i: int32[t, 7]",
+    ),
+    "select_keys": (
+        "dst=%d q=%q weights=%w cache=%c tables=%p q_lens=%l kv_lens=%k q_extent=q_lens kv_extent=kv_lens heads=4 "
+        "dim=8 scale=0.5",
+        "d: int32[t, 7]; q: bf16[t, 32]; w: fp32[t, 4]; c: bf16[9, 16, 8]; p: int32[n, 3]; l: int32[n]; k: int32[n]",
     ),
     "partial_attention": (
         "dst=%d q=%q before=%b cache=%c tables=%p q_lens=%l kv_lens=%k visible=%v q_extent=q_lens kv_extent=kv_lens "
@@ -206,6 +211,18 @@ BROKEN: list[tuple[str, str, str]] = [  # mnemonic, "what was -> what stands ins
     ("latent_attention", "w: bf16[52, 16] -> w: int8[52, 16]", "%w is int8.*must hold floats"),
     ("latent_attention", "p: int32[n, 3] -> p: int32[t, 3]", "tables is .*must be int32 .sequences, pages."),
     ("latent_attention", "dst=%d -> dst=%q; v_dim=5 -> v_dim=8; 52 -> 64", "%q overlaps %q"),
+    ("latent_attention", "i: int32[t, 7] -> i: int64[t, 7]", "%i is int64.*must be int32 .t, top_k."),
+    ("latent_attention", "i: int32[t, 7] -> i: int32[n, 7]", "%i is .*must be int32 .t, top_k."),
+    ("select_keys", "heads=4 -> heads=0", "heads must be above 0"),
+    ("select_keys", "dim=8 -> dim=-8", "dim must be above 0"),
+    ("select_keys", "q: bf16[t, 32] -> q: bf16[t, 31]", "q is .*must be .'t', 32."),
+    ("select_keys", "w: fp32[t, 4] -> w: fp32[t, 5]", "weights is .*must be .'t', 4."),
+    ("select_keys", "w: fp32[t, 4] -> w: int32[t, 4]", "%w is int32.*must hold floats"),
+    ("select_keys", "c: bf16[9, 16, 8] -> c: bf16[9, 16, 9]", "cache is .*page_tokens, 8"),
+    ("select_keys", "c: bf16[9, 16, 8] -> c: bf16[9, t, 8]", "page_tokens a number above 0"),
+    ("select_keys", "d: int32[t, 7] -> d: bf16[t, 7]", "%d is bf16.*must be int32 .t, top_k."),
+    ("select_keys", "d: int32[t, 7] -> d: int32[t, 0]", "top_k a number above 0"),
+    ("select_keys", "p: int32[n, 3] -> p: int32[t, 3]", "tables is .*must be int32 .sequences, pages."),
     ("attention", "dst=%d -> dst=%q; v_dim=4 -> v_dim=8; 24] -> 32]", "%q overlaps %q"),
     ("rmsnorm", "eps=1e-06 -> eps=-1e-06", "eps must be 0 or more"),
     ("rmsnorm", "w: bf16[4] -> w: bf16[3]", "weight is .*must divide rows of"),

@@ -66,7 +66,7 @@ def work(bench: Any, q_lens: tuple[int, ...], kv_lens: tuple[int, ...]) -> Any:
     extents = {"t": (sum(q_lens),), "n": (len(q_lens),), "q_lens": q_lens, "kv_lens": kv_lens}
     return bench.work(
         "latent_attention dst=%d q_nope=%q q_rope=%r cache=%c w=%w tables=%p q_lens=%l kv_lens=%k q_extent=q_lens "
-        "kv_extent=kv_lens heads=2 nope_dim=8 rope_dim=4 v_dim=6 scale=0.5",
+        "kv_extent=kv_lens heads=2 nope_dim=8 rope_dim=4 v_dim=6 scale=0.5 chosen=-",
         extents=extents,
         d="bf16[t, 12]",
         q="bf16[t, 16]",

@@ -28,8 +28,14 @@ EXAMPLES = {
     ),
     "latent_attention": (
         "dst=%d q_nope=%q q_rope=%r cache=%c w=%w tables=%p q_lens=%l kv_lens=%k q_extent=ql kv_extent=kl heads=4 "
-        "nope_dim=8 rope_dim=6 v_dim=5 scale=0.2672612419124244",
-        "d:bf16[t,20] q:bf16[t,32] r:bf16[t,24] c:bf16[9,16,22] w:bf16[52,16] p:int32[n,3] l:int32[n] k:int32[n]",
+        "nope_dim=8 rope_dim=6 v_dim=5 scale=0.2672612419124244 chosen=%i",
+        "d:bf16[t,20] q:bf16[t,32] r:bf16[t,24] c:bf16[9,16,22] w:bf16[52,16] p:int32[n,3] l:int32[n] k:int32[n] "
+        "i:int32[t,7]",
+    ),
+    "select_keys": (
+        "dst=%d q=%q weights=%w cache=%c tables=%p q_lens=%l kv_lens=%k q_extent=ql kv_extent=kl heads=4 dim=8 "
+        "scale=0.125",
+        "d:int32[t,7] q:bf16[t,32] w:fp32[t,4] c:bf16[9,16,8] p:int32[n,3] l:int32[n] k:int32[n]",
     ),
     "partial_attention": (
         "dst=%d q=%q before=%d cache=%c tables=%p q_lens=%l kv_lens=%k visible=%v q_extent=ql kv_extent=kl seen=ql "

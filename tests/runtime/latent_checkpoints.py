@@ -54,10 +54,34 @@ LATENT_FAMILIES: dict[str, dict[str, Any]] = {
     },
 }
 
+# Sparse attention: at least 16 index heads, for with few of them many scores are equal zeros, and which of these are
+# chosen is nobody's rule. Index heads longer than what rope turns of them; budgets shorter than the longer prompts.
+SPARSE = LATENT | {
+    "q_lora_rank": 26,
+    "index_n_heads": 16,
+    "index_head_dim": 10,
+    "n_routed_experts": 15,
+    "num_experts_per_tok": 4,
+    "moe_intermediate_size": 20,
+    "first_k_dense_replace": 1,
+}
+SPARSE_FAMILIES: dict[str, dict[str, Any]] = {
+    "deepseek_v32": SPARSE | {"index_topk": 16, "n_group": 5, "topk_group": 3, "attention_bias": True},
+    "glm_moe_dsa": SPARSE
+    | {
+        "num_hidden_layers": 5,
+        "indexer_types": ["full", "full", "shared", "shared", "full"],
+        "index_topk": 23,
+        "index_n_heads": 18,
+        "v_head_dim": 17,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+    },
+}
+
 
 def save_latent(directory: Path, family: str, seed: int, **changes: Any) -> Path:
     """A checkpoint of a family with latent attention, made as all others are."""
-    with patch.dict(MOE_FAMILIES, LATENT_FAMILIES):
+    with patch.dict(MOE_FAMILIES, LATENT_FAMILIES | SPARSE_FAMILIES):
         return save(directory, family, seed, **changes)
 
 
