@@ -99,6 +99,7 @@ def first_dense(fields: Fields, layers: int, default: int) -> tuple[bool, ...]:
 
 def sparse_by_kind(fields: Fields, layers: int, default: int) -> tuple[bool, ...]:
     """mlp_layer_types, or all but the first first_k_dense_replace layers."""
+    fields.neutral("moe_layer_freq", 1, None)
     dense = fields.integer("first_k_dense_replace", default, minimum=0)
     fields.resolved.pop("first_k_dense_replace", None)
     kinds: Any = fields.take("mlp_layer_types", None)
