@@ -29,6 +29,7 @@ LEFT_UNDEFINED = {
     ("link_gather", Role.OUT),
     ("all_to_all", Role.OUT),
     ("permute", Role.OUT),
+    ("regroup", Role.OUT),
     ("grouped_matmul", Role.OUT),
     ("grouped_gated", Role.OUT),
     ("grouped_situ_gated", Role.OUT),

@@ -40,6 +40,8 @@ def bind_collective(ops: Sequence[LinkOp], choose: Choose) -> Thunk:
     if instruction.mnemonic == "barrier":
         return lambda: None
     if instruction.mnemonic == "all_to_all":
+        if any(op.read_counts for op in ops):
+            return lambda: _exchange_rows(ops)
         _check_counts(ops)
     kind, ranks = KINDS.get(instruction.mnemonic, instruction.mnemonic), ops[0].ranks
     choice = choose(kind, len(ops), ranks, _num_bytes(ops))
@@ -201,6 +203,19 @@ def _all_to_all(ops: Sequence[LinkOp], plan: Plan) -> Thunk:
         leaving = {member * size + other: view for other, view in enumerate(sent[member])}
         homes.append(leaving | {other * size + member: view for other, view in enumerate(received[member])})
     return _moved(ops, plan, homes, [(received[j][i], sent[i][j]) for i in range(size) for j in range(size)])
+
+
+def _exchange_rows(ops: Sequence[LinkOp]) -> None:
+    """An all-to-all whose counts the program has just written: what is bound to them would not be used again."""
+    for op in ops:
+        if op.read_counts is not None:
+            op.counts = op.read_counts()
+    _check_counts(ops)
+    sent = [_rows(op.whole, op.counts[0]) for op in ops]
+    received = [_rows(op.share, op.counts[1]) for op in ops]
+    for source, rows in enumerate(sent):
+        for target, values in enumerate(rows):
+            received[target][source][...] = values
 
 
 def _rows(buffer: Array, counts: Sequence[int]) -> list[Array]:

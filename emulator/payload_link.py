@@ -25,6 +25,7 @@ from ..isa.operands import Ref
 from ..isa.ragged import ALL_GATHER_ROWS
 
 Thunk = Callable[[], None]
+Counts = tuple[tuple[int, ...], tuple[int, ...]]
 TRANSFERS = (SEND, RECV, RECV_REDUCE)
 
 
@@ -34,7 +35,8 @@ class LinkOp:
 
     `ranks` are the group's, `partners` those that it needs bytes from or sends bytes to. `x` is the operand that moves
     (the gathered, scattered or reduced whole, for a collective), `part` the member's own share where there is one. Of
-    an all-to-all `x` is sent and `part` received, by `counts`: the rows to and from each member. Where rows are
+    an all-to-all `x` is sent and `part` received, by `counts`: the rows to and from each member, which `read_counts`
+    reads anew where an instruction writes them. Where rows are
     gathered unevenly, `counts` are what each member has.
     """
 
@@ -46,7 +48,8 @@ class LinkOp:
     dtype: DType | None = None
     x: Array | None = None
     part: Array | None = None
-    counts: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+    counts: Counts = ((), ())
+    read_counts: Callable[[], Counts] | None = field(default=None, repr=False)
     meeting: tuple[tuple[LinkOp, ...], Thunk] | None = field(default=None, repr=False)
 
     @property
@@ -89,10 +92,7 @@ def link_op(
     if isinstance(i, BARRIER):
         return LinkOp(rank, i, ranks, partners, where)
     if isinstance(i, ALL_TO_ALL):
-        i.work(memory)  # which checks the counts
-        counts = memory.extent(i.send_counts), memory.extent(i.recv_counts)
-        moved = (_bytes(i, memory, i.src), _bytes(i, memory, i.dst))
-        return LinkOp(rank, i, ranks, partners, where, memory.type_of(i.src).dtype, *moved, counts)
+        return _all_to_all_op(rank, i, memory, ranks, partners, where)
     if isinstance(i, ALL_GATHER_ROWS):
         held, moved = i.rows(memory), (_bytes(i, memory, i.dst), _bytes(i, memory, i.src))
         return LinkOp(rank, i, ranks, partners, where, memory.type_of(i.src).dtype, *moved, (held, held))
@@ -102,6 +102,19 @@ def link_op(
     if share is not None:
         _check_share(op, share)
     return op
+
+
+def _all_to_all_op(
+    rank: int, i: Any, memory: ArrayMemory, ranks: tuple[int, ...], partners: tuple[int, ...], where: str
+) -> LinkOp:
+    def read() -> Counts:
+        i.work(memory)  # which checks the counts
+        return memory.extent(i.send_counts), memory.extent(i.recv_counts)
+
+    written = any(memory.is_written(name) for name in (i.send_counts, i.recv_counts))
+    x, part = _bytes(i, memory, i.src), _bytes(i, memory, i.dst)
+    dtype = memory.type_of(i.src).dtype
+    return LinkOp(rank, i, ranks, partners, where, dtype, x, part, read(), read if written else None)
 
 
 def _operands(i: Any) -> tuple[Ref, Ref | None]:

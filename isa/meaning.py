@@ -51,6 +51,10 @@ class ArrayMemory(BoundShapes):
         """The integers, int64 [size], that an instruction writes an extent as."""
         return self.written.setdefault(self.extents.get(name, name), np.zeros(size, np.int64))
 
+    def is_written(self, name: str) -> bool:
+        """Whether an instruction writes an extent, so that its values change as the program runs."""
+        return self.extents.get(name, name) in self.written
+
     def extent(self, name: str) -> tuple[int, ...]:
         """The values of an extent: those written, or those bound."""
         written = self.written.get(self.extents.get(name, name))

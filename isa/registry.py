@@ -7,6 +7,7 @@ from typing import Any
 from . import (
     attention_parts,
     control,
+    dispatch,
     dma,
     elementary,
     experts,
@@ -41,6 +42,7 @@ MODULES = (
     situ,
     quantised,
     experts,
+    dispatch,
     scaling,
     recurrent,
     dma,

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from ..isa.program import Binding
+from .dispatch import exchange_extents, room_extents, share_extents
 from .layout import Layout
 from .lowering.passes.rewrite import CONTEXT
 from .lowering.stage import STATES
@@ -49,12 +50,20 @@ def step_bindings(plan: JobPlan, step: Step, routed: Mapping[str, Counts] = NOT_
 
     Loads are those of all holders, one holder after the other.
     """
-    layout = plan.layout
+    layout, largest = plan.layout, plan.largest.extents
+    room = {name: largest[name] for name in room_extents(plan.graph, layout, 1)}
     by_holder = []
     for holder, entries in enumerate(entries_by_holder(layout, step)):
         own = {name: _share(counts, holder, layout.holders) for name, counts in routed.items()}
-        by_holder.append(holder_extents(plan, entries) | own)
-    return [Binding(by_holder[layout.holder_of(rank)], layout.group_indices[rank]) for rank in range(layout.cards)]
+        by_holder.append(holder_extents(plan, entries) | room | own)
+    exchanged = exchange_extents(plan.graph, layout, routed)
+    return [
+        Binding(
+            by_holder[layout.holder_of(rank)] | share_extents(plan.graph, layout, rank) | exchanged[rank],
+            layout.group_indices[rank],
+        )
+        for rank in range(layout.cards)
+    ]
 
 
 def _share(counts: Counts, holder: int, holders: int) -> Counts:

@@ -297,10 +297,6 @@ def _check_experts(layout: Layout, graph: Graph) -> None:
             f"the cards of a stage over ep, and the experts' width {' and '.join(map(str, widths))}; "
             f"choose etp from {', '.join(map(str, slices))}"
         )
-    if layout.experts_travel:
-        raise NotYetError(
-            f"layout {layout}: ep across dp comes with a later version; choose ep * etp that divides tp={layout.tp}"
-        )
 
 
 def _of_stage(layout: Layout) -> str:

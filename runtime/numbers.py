@@ -21,10 +21,11 @@ from ..models.rope import rope_table
 from .binding import entries_by_holder, step_bindings
 from .host import refuse_beyond_host
 from .kv_cache import PagePool, PagePools
+from .lowering.experts import expert_extent
 from .lowering.held import Piece
 from .lowering.passes.rewrite import CONTEXT, needs_context
 from .lowering.stage import table_names
-from .lowering.weights import WeightBuffer
+from .lowering.weights import WeightBuffer, layer_name
 from .packed_weights import packed_arrays
 from .plan import JobPlan
 from .routing import Counts
@@ -206,10 +207,11 @@ class Numbers:
 
     def _routed(self, written: Mapping[int, Mapping[str, Counts]]) -> dict[str, Counts]:
         """The loads that every holder's ranks wrote, one holder after the other."""
-        layout = self.plan.layout
+        layout, loads = self.plan.layout, {expert_extent(layer_name(layer)) for layer in self.plan.graph.layers}
         found: dict[str, dict[int, Counts]] = defaultdict(dict)
         for rank, extents in written.items():
-            for name, counts in extents.items():
+            for name in loads & extents.keys():
+                counts = extents[name]
                 own = found[name].setdefault(layout.holder_of(rank), counts)
                 assert own == counts, f"ranks route {name} differently"
         return {name: tuple(chain.from_iterable(own[holder] for holder in sorted(own))) for name, own in found.items()}

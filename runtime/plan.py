@@ -14,6 +14,7 @@ from ..isa.instruction import split_even
 from ..isa.program import Binding
 from ..isa.work import Unit
 from ..models.blocks import DecoderLayer, Graph, Moe
+from .dispatch import room_extents
 from .kv_cache import PAGE_TOKENS, PagePool, PagePools
 from .layout import AXES, Layout
 from .lowering.arena import plan_arena
@@ -79,7 +80,8 @@ class JobPlan:
             pages[request.index % self.layout.dp] += pool.pages_for(request.most_kv_tokens)
         most = -(-len(self.sequences) // self.layout.dp)
         longest = max(pool.pages_for(request.most_kv_tokens) for request in self.requests())
-        extents = routed_extents(self.graph, tokens) | {
+        routed = routed_extents(self.graph, tokens) | room_extents(self.graph, self.layout, tokens)
+        extents = routed | {
             "tokens": (tokens,),
             "sequences": (most,),
             "rows": (rows,),

@@ -9,7 +9,7 @@ from itertools import chain
 
 from ..models.blocks import Graph, Moe
 from .layout import Layout
-from .lowering.feed_forward import expert_extent
+from .lowering.experts import expert_extent
 from .lowering.stage import routed_extent
 from .lowering.weights import layer_name
 

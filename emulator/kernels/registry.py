@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from . import (
     attention_parts_binders,
+    dispatch_binders,
     dma_binders,
     elementary_binders,
     expert_binders,
@@ -30,6 +31,7 @@ MODULES = (
     elementary_binders,
     quantised_binders,
     expert_binders,
+    dispatch_binders,
     recurrent_binders,
     scaling_binders,
     residual_binders,

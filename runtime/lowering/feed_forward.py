@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from ...isa.dtype import FP32, INT32
-from ...isa.experts import COMBINE, GROUPED_GATED, GROUPED_MATMUL, PERMUTE, ROUTE
+from ...isa.experts import ROUTE
 from ...isa.operands import Ref
 from ...isa.rows import SIGMOID_GATE
-from ...isa.scaling import SCALE_ROUTED
-from ...isa.situ import GROUPED_SITU_GATED, SITU_GATED
+from ...isa.situ import SITU_GATED
 from ...isa.tensor import MATMUL
 from ...isa.vector import ADD, GATED
 from ...models.blocks import GatedMlp, Moe, Router, Situ
 from ..layout import ExpertShare
 from .builder import BlockBuilder
+from .experts import expert_extent, lower_experts
 from .latent_experts import LATENTS, lower_latent_in, lower_latent_out
 from .stage import Stage
 
@@ -43,32 +43,23 @@ def lower_mlp(stage: Stage, block: BlockBuilder, mlp: GatedMlp, name: str, x: Re
 
 
 def lower_moe(stage: Stage, block: BlockBuilder, moe: Moe, name: str, x: Ref, out: Ref) -> None:
-    """out = this rank's part of the experts' weighted sum and of the shared expert.
-
-    Every rank of the tensor-parallel group holds all tokens, so each computes its own experts' rows (or its columns of
-    all experts) and the sum over the group combines them: no token travels.
-    """
+    """out = this rank's part of the experts' weighted sum and of the shared expert."""
     extent = block.extent("experts", expert_extent(name))
     own = stage.layout.experts_of(stage.rank, moe.experts.count)
     _route(stage, block, moe.router, name, x, extent, own)
     if moe.latent is None:
-        _experts(stage, block, moe, name, x, out, extent, own)
+        lower_experts(stage, block, moe, name, x, out, extent, own)
     else:
         taken, given = (block.local(part, stage.options.dtype, "tokens", moe.experts.hidden_size) for part in LATENTS)
         lower_latent_in(stage, block, moe.latent, name, x, taken)
-        _experts(stage, block, moe, name, taken, given, extent, own)
+        lower_experts(stage, block, moe, name, taken, given, extent, own)
         lower_latent_out(stage, block, moe.latent, name, given, out)
     if moe.shared is not None:
         _shared(stage, block, moe, name, x, out)
 
 
-def expert_extent(name: str) -> str:
-    """The extent that holds how many rows each expert of a layer gets."""
-    return f"{name}.experts"
-
-
 def _route(stage: Stage, block: BlockBuilder, router: Router, name: str, x: Ref, extent: str, own: ExpertShare) -> None:
-    """ids, weights and counts of every token's experts, the same on every rank of the group."""
+    """ids, weights and counts of every token's experts, the same on every rank that holds these tokens."""
     experts = router.projection.out_features[0]
     weight, bias, correction = stage.weights.router(f"{name}.router", router)
     logits = block.local("router_logits", FP32, "tokens", experts)
@@ -92,47 +83,6 @@ def _route(stage: Stage, block: BlockBuilder, router: Router, name: str, x: Ref,
             scale=router.scale,
         )
     )
-
-
-def _experts(
-    stage: Stage,
-    block: BlockBuilder,
-    moe: Moe,
-    name: str,
-    x: Ref,
-    out: Ref,
-    extent: str,
-    own: ExpertShare,
-) -> None:
-    """out = the weighted sum of this rank's experts' outputs."""
-    dtype, experts, rows = stage.options.dtype, moe.experts, stage.routed_rows(moe.router.top_k)
-    hidden, choice_weights = experts.hidden_size, Ref("expert_weights")
-    weights = stage.weights.experts(f"{name}.experts", experts)
-    width = weights.down.type.shape[2]
-    assert isinstance(width, int), "weight shapes are numbers"
-    ids, counts, slots = Ref("expert_ids"), Ref("expert_counts"), Ref("expert_slots")
-    block.local("expert_slots", INT32, *block.locals["expert_ids"].shape)
-    at = own.part * experts.count + own.first
-    permuted = block.local("permuted", dtype, rows, hidden)
-    block.emit(PERMUTE(permuted, slots, x, ids, extent, own.first, own.count, own.part, own.parts))
-    if moe.router.scales_input:
-        block.emit(SCALE_ROUTED(permuted, slots, choice_weights, extent, at, own.count))
-    gate_up = block.local("expert_gate_up", dtype, rows, 2 * width)
-    w = stage.weight(block, "experts_gate_up", weights.gate_up)
-    b = stage.optional(block, "experts_gate_up_bias", weights.gate_up_bias)
-    block.emit(GROUPED_MATMUL(gate_up, permuted, w, b, counts, extent, at))
-    activated = block.local("expert_activated", dtype, rows, width)
-    places = (activated, gate_up, counts, extent, at, own.count)
-    if isinstance(experts.activation, Situ):
-        block.emit(GROUPED_SITU_GATED(*places, experts.activation.beta, experts.activation.linear_beta))
-    else:
-        block.emit(GROUPED_GATED(*places, experts.activation))
-    result = block.local("expert_out", dtype, rows, hidden)
-    w = stage.weight(block, "experts_down", weights.down)
-    b = stage.optional(block, "experts_down_bias", weights.down_bias)
-    block.emit(GROUPED_MATMUL(result, activated, w, b, counts, extent, at))
-    by = None if moe.router.scales_input else choice_weights
-    block.emit(COMBINE(out, result, slots, by, extent, at, own.count))
 
 
 def _shared(stage: Stage, block: BlockBuilder, moe: Moe, name: str, x: Ref, out: Ref) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from siltwin.emulator.kernels.registry import KERNELS
 from siltwin.isa.attention_parts import HEADS_MATMUL, MASKED_SOFTMAX, PAGED_SCORES, PAGED_VALUES
+from siltwin.isa.dispatch import REGROUP, TALLY
 from siltwin.isa.dma import COPY, EMBEDDING, GATHER, HOST_LOAD, HOST_STORE, SCATTER
 from siltwin.isa.dtype import BF16, DTYPES, FP16, FP32, INT32, INT64, DType, decode, encode
 from siltwin.isa.elementary import CLAMP, MAP, MULTIPLY
@@ -507,6 +508,35 @@ def permute(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
     return build(PERMUTE(Ref("o"), Ref("s"), Ref("x"), Ref("i"), "e", 2, 4, m % parts, parts), entries, exact=True)
 
 
+def tally(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    members, own = 1 + m % 4, 1 + n % 3
+    sizes = [own] + [1 + (n + i) % 3 for i in range(1, members)]
+    entries = {
+        "r": (INT32, np.zeros(own, np.int32)),
+        "c": (INT32, rng.integers(0, 9, sum(sizes)).astype(np.int32)),
+        "a": (INT32, rng.integers(0, 9, members * own).astype(np.int32)),
+    }
+    instruction = TALLY(Ref("r"), Ref("c"), Ref("a"), "sizes", "sent", "received", "local", members, own)
+    return build(instruction, entries, exact=True, extents={"sizes": tuple(sizes)})
+
+
+def regroup(back: bool) -> Callable[[np.random.Generator, DType, int, int], Case]:
+    def made(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+        members, own = 1 + m % 4, 1 + n % 3
+        arriving = rng.integers(0, 4, members * own).astype(np.int32)
+        rows = int(arriving.sum())
+        entries = {
+            "o": (d, numbers(rng, d, rows + 2, n)),
+            "x": (d, numbers(rng, d, rows + 1, n)),
+            "a": (INT32, arriving),
+        }
+        local = tuple(arriving.reshape(members, own).sum(axis=0).tolist())
+        instruction = REGROUP(Ref("o"), Ref("x"), Ref("a"), "local", members, own, back)
+        return build(instruction, entries, exact=True, extents={"local": local})
+
+    return made
+
+
 def grouped_rows(rng: np.random.Generator, m: int) -> np.ndarray:
     """Rows of five experts, the second always empty and one with most of them."""
     rows = np.array([m, 0, m // 3, 1, 2 * m], np.int32)
@@ -754,6 +784,9 @@ CASES: dict[str, Callable[[np.random.Generator, DType, int, int], Case]] = {
     "dequantise nvfp4": dequantise("nvfp4", "bf16", phase=5, index=3),
     "route": route,
     "permute": permute,
+    "tally": tally,
+    "regroup": regroup(False),
+    "regroup back": regroup(True),
     "grouped_matmul": grouped_matmul,
     "grouped_gated": grouped_gated,
     "combine": combine,

@@ -20,6 +20,9 @@ extent t
 extent n
 extent q_lens[]
 extent kv_lens[]
+extent e0[]
+extent e1[]
+extent e2[]
 group g {size}
 """
 

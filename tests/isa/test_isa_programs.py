@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from siltwin.isa.binary import decode_program, encode_program
 from siltwin.isa.check import check_program
 from siltwin.isa.errors import ProgramError
+from siltwin.isa.operands import NameKind
 from siltwin.isa.program import Block, Buffer, Call, Extent, Group, Issue, Program, Space
 from siltwin.isa.registry import INSTRUCTIONS, parse_instruction
 from siltwin.isa.text import assemble, disassemble
@@ -122,6 +123,14 @@ EXAMPLES = {
         "group_best=2 renormalise=yes eps=1e-20 scale=2.5",
         "i:int32[t,3] w:fp32[t,3] c:int32[16] l:fp32[t,8] b:fp32[8]",
     ),
+    "tally": (
+        "rows=%r counts=%c arriving=%a sizes=ql sent=used received=used2 local=used3 members=3 experts=2",
+        "r:int32[2] c:int32[8] a:int32[6]",
+    ),
+    "regroup": (
+        "dst=%d x=%x arriving=%a local=ql members=3 experts=2 back=yes",
+        "d:bf16[n,4] x:fp32[t,4] a:int32[6]",
+    ),
     "permute": (
         "dst=%d slots=%s x=%x ids=%i extent=ql first=4 experts=4 part=1 parts=2",
         "d:bf16[n,4] s:int32[t,3] x:bf16[t,4] i:int32[t,3]",
@@ -163,7 +172,7 @@ def typed(prefix: str, types: str) -> list[Buffer]:
 
 def issue_of(mnemonic: str, prefix: str, queue: str, waits: tuple[tuple[str, int], ...] = ()) -> Issue:
     operands = EXAMPLES[mnemonic][0].replace("%", f"%{prefix}")
-    operands = operands.replace("extent=used", f"extent={prefix}used")  # written by one call alone
+    operands = operands.replace("=used", f"={prefix}used")  # written by one call alone
     return Issue(queue, parse_instruction(f"{mnemonic} {operands}"), waits)
 
 
@@ -179,7 +188,12 @@ def program_of(blocks: list[Block], buffers: list[Buffer], calls: list[Call]) ->
 
 
 def _written(block: Block) -> list[str]:
-    return [i.instruction.extent for i in block.body if i.instruction.mnemonic == "route"]
+    return [
+        getattr(issue.instruction, name)
+        for issue in block.body
+        for name, kind in issue.instruction.operands.items()
+        if kind.names is NameKind.EXTENT_OUT
+    ]
 
 
 @st.composite

@@ -1,0 +1,52 @@
+"""Rows of experts on other cards: how many an exchange moves, and their order by member and by expert."""
+
+# mypy: allow-untyped-defs, allow-untyped-calls
+
+from __future__ import annotations
+
+from .inline import kernel
+
+
+@kernel
+def tally(rows, counts, arriving, sizes, sent, received, local):
+    """Sums of what leaves and what arrives."""
+    experts = rows.size
+    for e in range(experts):
+        local[e] = 0
+    for m in range(sizes.size):
+        total = 0
+        for e in range(experts):
+            total += arriving[m * experts + e]
+            local[e] += arriving[m * experts + e]
+        received[m] = total
+    for e in range(experts):
+        rows[e] = local[e]
+    at = 0
+    for m in range(sizes.size):
+        total = 0
+        for e in range(at, at + sizes[m]):
+            total += counts[e]
+        sent[m] = total
+        at += sizes[m]
+
+
+@kernel
+def order(places, arriving, members, experts):
+    """places[row by expert] = row by member; the number of rows, or -1 - it when `places` is too short."""
+    total = 0
+    for cell in range(arriving.size):
+        total += arriving[cell]
+    if total > places.size:
+        return -1 - total
+    at = 0
+    for e in range(experts):
+        start = 0
+        for m in range(members):
+            for other in range(experts):
+                count = arriving[m * experts + other]
+                if other == e:
+                    for row in range(count):
+                        places[at + row] = start + row
+                    at += count
+                start += count
+    return total

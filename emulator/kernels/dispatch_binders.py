@@ -1,0 +1,51 @@
+"""Binders of expert layers whose tokens travel: TALLY and REGROUP."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...isa.dispatch import REGROUP, TALLY
+from ...isa.errors import ProgramError
+from ...isa.meaning import ArrayMemory
+from . import dispatch, moves
+from .binding import Thunk, integers, kernel_of
+from .dma_binders import rows_between
+from .threads import over_rows
+
+
+@kernel_of(TALLY)
+def bind_tally(i: TALLY, memory: ArrayMemory) -> Thunk:
+    """rows and three extents = the counts of an exchange."""
+    i.work(memory)  # which checks the sizes
+    rows, counts, arriving = (integers(i, memory, ref) for ref in (i.rows, i.counts, i.arriving))
+    sizes = np.array(memory.extent(i.sizes), np.int64)
+    sent, received = (memory.written_array(name, i.members) for name in (i.sent, i.received))
+    local = memory.written_array(i.local, i.experts)
+
+    def thunk() -> None:
+        dispatch.tally(rows, counts, arriving, sizes, sent, received, local)
+
+    return thunk
+
+
+@kernel_of(REGROUP)
+def bind_regroup(i: REGROUP, memory: ArrayMemory) -> Thunk:
+    """dst = rows of x by expert, or back by member."""
+    dst, x = rows_between(i, memory, i.dst, i.x)
+    arriving = integers(i, memory, i.arriving)
+    places = np.empty(min(dst.count, x.count), np.int32)
+    moved = (dst.rows, dst.start, x.rows, x.start, dst.cols)
+
+    def forward(first: int, last: int) -> int:
+        return int(moves.gather(*moved, places, first, last))
+
+    def thunk() -> None:
+        rows = dispatch.order(places, arriving, i.members, i.experts)
+        if rows < 0:
+            raise ProgramError(f"regroup: {-1 - rows} rows, and there is room for {places.size} (in: {i})")
+        if i.back:
+            moves.scatter(*moved, places[:rows])
+        else:
+            over_rows(forward, rows, rows * dst.cols)
+
+    return thunk

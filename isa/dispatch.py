@@ -1,0 +1,153 @@
+"""Instructions of expert layers whose tokens travel: counts of an exchange of rows, and rows sorted by expert and back.
+
+A card sends its rows expert by expert, so those for one member of the group stand together. What comes stands member by
+member and there expert by expert; `arriving` counts it: entry m * experts + e is how many rows of member m are for this
+card's expert e.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .dtype import FP32
+from .instruction import (
+    Array,
+    Instruction,
+    Memory,
+    Shapes,
+    Sizes,
+    bytes_of,
+    require,
+    require_apart,
+    require_convertible,
+)
+from .operands import ExtentName, ExtentOut, In, Out, Ref
+from .work import MoveShape, Unit, VectorShape, Work
+
+
+def _check_arriving(instruction: Instruction, t: Shapes, arriving: Ref, members: int, experts: int) -> None:
+    kind, wanted = t.type_of(arriving), members * experts
+    require(members > 0 and experts > 0, instruction, "members and experts must be 1 or more")
+    require(str(kind) == f"int32[{wanted}]", instruction, f"arriving is {kind}, must be int32[{wanted}]")
+
+
+class TALLY(Instruction, opcode=0x80, unit=Unit.VECTOR):
+    """Counts of an exchange: rows to each member, rows from each member, and rows of each own expert over all members.
+
+    Entry i of `sizes` is how many experts member i has; the rows for its experts are the next entries of `counts`.
+    `rows` and the extent `local` are the sums of `arriving` over members, `sent` of `counts` over a member's experts,
+    `received` of `arriving` over this card's.
+    """
+
+    rows: Out
+    counts: In
+    arriving: In
+    sizes: ExtentName
+    sent: ExtentOut
+    received: ExtentOut
+    local: ExtentOut
+    members: int
+    experts: int
+
+    def check(self, t: Shapes) -> None:
+        counts, rows = t.type_of(self.counts), t.type_of(self.rows)
+        _check_arriving(self, t, self.arriving, self.members, self.experts)
+        require(
+            counts.dtype.name == "int32" and len(counts.shape) == 1,
+            self,
+            f"counts is {counts}, must be int32 [experts of all members]",
+        )
+        require(str(rows) == f"int32[{self.experts}]", self, f"rows is {rows}, must be int32[{self.experts}]")
+        require(len({self.sent, self.received, self.local}) == 3, self, "sent, received and local must differ")
+        require_apart(self, self.rows, self.counts, self.arriving)
+
+    def work(self, s: Sizes) -> Work:
+        self._sizes(s)
+        return Work(
+            Unit.VECTOR,
+            ops=sum(s.shape(ref)[0] for ref in (self.counts, self.arriving)),
+            read_bytes=bytes_of(s, self.counts, self.arriving),
+            write_bytes=bytes_of(s, self.rows),
+            dtype=FP32,  # lanes add 32-bit integers at the rate of fp32
+            shape=VectorShape(self.members, self.experts, 2),
+        )
+
+    def _sizes(self, s: Sizes) -> tuple[int, ...]:
+        sizes, total = s.extent(self.sizes), s.shape(self.counts)[0]
+        require(
+            len(sizes) == self.members and sum(sizes) == total and min(sizes) >= 0,
+            self,
+            f"{self.sizes} is {list(sizes)}, must share {total} experts out over {self.members} members",
+        )
+        return sizes
+
+    def execute(self, m: Memory) -> None:
+        counts, arriving = m.get(self.counts), m.get(self.arriving).reshape(self.members, self.experts)
+        starts = np.cumsum([0, *self._sizes(m)])
+        sent = [counts[first:last].sum() for first, last in zip(starts, starts[1:], strict=False)]
+        m.put(self.rows, arriving.sum(axis=0))
+        m.write_extent(self.sent, np.array(sent))
+        m.write_extent(self.received, arriving.sum(axis=1))
+        m.write_extent(self.local, arriving.sum(axis=0))
+
+
+class REGROUP(Instruction, opcode=0x81, unit=Unit.DMA):
+    """dst = the rows of x, which stand member by member, expert by expert instead; with `back`, the other way round.
+
+    Rows of one expert keep the order of the members, and those of one member their own. Rows of dst beyond the last are
+    left as they are. The extent `local` says how many rows each expert has.
+    """
+
+    dst: Out
+    x: In
+    arriving: In
+    local: ExtentName
+    members: int
+    experts: int
+    back: bool
+
+    def check(self, t: Shapes) -> None:
+        dst, x = t.type_of(self.dst), t.type_of(self.x)
+        _check_arriving(self, t, self.arriving, self.members, self.experts)
+        require(
+            len(dst.shape) == 2 and len(x.shape) == 2 and dst.shape[1] == x.shape[1],
+            self,
+            f"dst is {dst} and x is {x}: must be [rows, columns] of equal columns",
+        )
+        require_convertible(self, t, self.dst, self.x)
+        require_apart(self, self.dst, self.x, self.arriving)
+
+    def work(self, s: Sizes) -> Work:
+        rows, cols, local = min(s.shape(self.dst)[0], s.shape(self.x)[0]), s.shape(self.dst)[1], s.extent(self.local)
+        require(len(local) == self.experts, self, f"{self.local} has {len(local)} entries, must have {self.experts}")
+        total = sum(local)
+        require(total <= rows, self, f"{self.local} counts {total} rows, and there are {rows}")
+        row_bytes = s.type_of(self.x).dtype.bytes_of(cols)
+        return Work(
+            Unit.DMA,
+            read_bytes=total * row_bytes + bytes_of(s, self.arriving),
+            write_bytes=total * s.type_of(self.dst).dtype.bytes_of(cols),
+            shape=MoveShape(total, row_bytes),
+        )
+
+    def execute(self, m: Memory) -> None:
+        x, dst = m.get(self.x), m.get(self.dst).copy()
+        order = grouped_order(m.get(self.arriving).reshape(self.members, self.experts))
+        require(len(order) <= min(len(dst), len(x)), self, f"{len(order)} rows, and there are {min(len(dst), len(x))}")
+        if self.back:
+            dst[order] = x[: len(order)]
+        else:
+            dst[: len(order)] = x[order]
+        m.put(self.dst, dst)
+
+
+def grouped_order(arriving: Array) -> Array:
+    """For each row that is sorted by expert, where it stands by member; `arriving` is [members, experts]."""
+    flat = arriving.reshape(-1)
+    starts = np.cumsum(flat) - flat
+    runs = [
+        np.arange(starts[cell], starts[cell] + flat[cell])
+        for expert in range(arriving.shape[1])
+        for cell in range(expert, flat.size, arriving.shape[1])
+    ]
+    return np.concatenate(runs).astype(np.int64)

@@ -1,0 +1,91 @@
+"""What a step's exchange of tokens between experts' cards moves: each rank's counts from the loads of all holders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ..isa.instruction import split_even
+from ..models.blocks import Graph, Moe
+from .layout import Layout
+from .lowering.experts import (
+    LOCAL,
+    RECEIVED,
+    SENT,
+    exchange_extent,
+    expert_extent,
+    received_extent,
+    sent_extent,
+    shares_extents,
+)
+from .lowering.weights import layer_name
+
+Extents = dict[str, tuple[int, ...]]
+
+
+def travels(graph: Graph, layout: Layout) -> bool:
+    """Whether tokens of some layer are sent to their experts' cards."""
+    return layout.experts_travel and any(isinstance(layer.mlp, Moe) for layer in graph.layers)
+
+
+def room_extents(graph: Graph, layout: Layout, tokens: int) -> Extents:
+    """The scalar extents of the most rows that leave and arrive, where no holder has more than so many tokens."""
+    if not travels(graph, layout):
+        return {}
+    part, found = -(-tokens // layout.expert_parts), Extents()
+    for top_k, experts in _kinds(graph):
+        here = min(top_k, -(-experts // layout.ep))
+        found[sent_extent(top_k)] = (part * top_k,)
+        found[received_extent(top_k, experts)] = (layout.ep * part * here,)
+    return found
+
+
+def share_extents(graph: Graph, layout: Layout, rank: int) -> Extents:
+    """How many experts every member of a rank's group has, and how many the rank itself."""
+    if not travels(graph, layout):
+        return {}
+    found = Extents()
+    for _, experts in _kinds(graph):
+        shares, here = shares_extents(experts)
+        found[shares] = tuple(size for _, size in split_even(experts, layout.ep))
+        found[here] = (layout.experts_of(rank, experts).count,) * layout.ep
+    return found
+
+
+def _kinds(graph: Graph) -> list[tuple[int, int]]:
+    """(choices a token, experts) of the layers that have experts."""
+    return sorted(
+        {(layer.mlp.router.top_k, layer.mlp.experts.count) for layer in graph.layers if isinstance(layer.mlp, Moe)}
+    )
+
+
+def exchange_extents(graph: Graph, layout: Layout, routed: Mapping[str, tuple[int, ...]]) -> list[Extents]:
+    """The extents of every rank's exchanges, from the loads of all holders one after the other."""
+    found: list[Extents] = [{} for _ in range(layout.cards)]
+    if not travels(graph, layout):
+        return found
+    groups = {layout.groups(rank)["ep"] for rank in range(layout.stage_cards)}
+    stages = layout.stage_layers(len(graph.layers))
+    for stage, layers in enumerate(stages):
+        for index in layers:
+            name = layer_name(graph.layers[index])
+            if expert_extent(name) in routed:
+                for group in groups:
+                    ranks = [stage * layout.stage_cards + rank for rank in group]
+                    _exchange(layout, name, ranks, routed[expert_extent(name)], found)
+    return found
+
+
+def _exchange(layout: Layout, name: str, ranks: list[int], loads: tuple[int, ...], found: list[Extents]) -> None:
+    """Enter the exchange of one layer within one group of ranks."""
+    experts = len(loads) // (layout.holders * layout.expert_parts)
+    table = np.array(loads).reshape(layout.holders, layout.expert_parts, experts)
+    shares = [layout.experts_of(rank, experts) for rank in ranks]
+    leaving = np.stack([table[layout.holder_of(rank), own.part] for rank, own in zip(ranks, shares, strict=True)])
+    moved = np.add.reduceat(leaving, [own.first for own in shares], axis=1)
+    totals = leaving.sum(axis=0)
+    for member, (rank, own) in enumerate(zip(ranks, shares, strict=True)):
+        found[rank][exchange_extent(name, SENT)] = tuple(moved[member].tolist())
+        found[rank][exchange_extent(name, RECEIVED)] = tuple(moved[:, member].tolist())
+        found[rank][exchange_extent(name, LOCAL)] = tuple(totals[own.first : own.first + own.count].tolist())
