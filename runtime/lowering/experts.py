@@ -16,9 +16,7 @@ from .stage import Stage
 
 SENT, RECEIVED, LOCAL = "sent", "received", "local"  # what an exchange moves, and how many rows each own expert gets
 
-Loads = tuple[
-    Ref, str, int, int
-]  # counts (or rows' slots), their extent, where in them the experts start, and how many there are
+Loads = tuple[Ref, str, int, int]  # counts or slots, their extent, where experts start in it, and how many there are
 
 
 def expert_extent(name: str) -> str:
