@@ -272,7 +272,7 @@ def test_an_extent_is_not_read_before_it_is_written() -> None:
 
 def test_squares_of_two_cards_make_the_norm_of_both(bench: Any) -> None:
     x = np.random.default_rng(0).normal(size=(2, 6)).astype(np.float32)
-    line = "sum_squares dst=%s x=%x\nq | rms_scale dst=%d x=%x squares=%s weight=%w count=6 eps=1e-06"
+    line = "sum_squares dst=%s x=%x\nq | rms_scale dst=%d x=%x squares=%s weight=%w count=6 eps=1e-06 plus_one=no"
     types = {"s": "fp32[2, 1]", "x": "fp32[2, 6]", "d": "fp32[2, 6]", "w": "fp32[6]"}
     out = bench.run(f"q | {line}", {"x": x, "w": np.arange(1, 7)}, **types)
     want = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * np.arange(1, 7)
