@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from .blocks import Attention, DecoderLayer, DeltaNet, GatedMlp, LatentAttention, Moe, Norm
-from .graph import active_parameters, build_graph, kv_elements_per_token, total_parameters
+from .graph import active_parameters, build_graph, kv_elements_per_token, state_bytes_per_sequence, total_parameters
 from .model_config import ModelConfig
 
 _KV_BYTES = 2  # an element of a 16-bit cache
@@ -17,7 +17,8 @@ class ModelFacts:
     """One row of `siltwin models`; `blocks` says in words what the layers are made of, with how many of each.
 
     Active parameters are those that one token meets, with and without the input embedding. The KV cache is that of
-    the layers that grow with length: one with a window holds its window and no more.
+    the layers that grow with length: one with a window holds its window and no more. States of fixed size, which
+    linear attention keeps a sequence, are in fp32 with the convolutions' last inputs at 16 bits.
     """
 
     name: str
@@ -27,6 +28,7 @@ class ModelFacts:
     active_params: int
     active_params_excl_embedding: int
     kv_bytes_per_token: int
+    state_bytes_per_sequence: int
     num_layers: int
     hidden_size: int
     intermediate_size: int
@@ -52,6 +54,7 @@ def describe(config: ModelConfig) -> ModelFacts:
         active_params=active,
         active_params_excl_embedding=active - config.vocab_size * config.hidden_size,
         kv_bytes_per_token=kv_elements_per_token(graph) * _KV_BYTES,
+        state_bytes_per_sequence=state_bytes_per_sequence(graph, _KV_BYTES),
         num_layers=config.num_layers,
         hidden_size=config.hidden_size,
         intermediate_size=config.intermediate_size,

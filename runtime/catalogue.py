@@ -65,6 +65,7 @@ class CardDetail(Document):
 
 class FactsPart(Part):
     """A supported model, counted from its graph; KV bytes a token at 16 bits, of the layers that have no window.
+    States of fixed size are those of one sequence.
 
     Active parameters are those that one token meets, with and without the input embedding.
     """
@@ -75,6 +76,7 @@ class FactsPart(Part):
     active_params: int
     active_params_excl_embedding: int
     kv_bytes_per_token: int
+    state_bytes_per_sequence: int
     num_layers: int
     hidden_size: int
     intermediate_size: int

@@ -120,12 +120,10 @@ def _value(value: Any) -> str:
 
 def _models_parts(report: ModelsReport) -> Iterator[RenderableType]:
     ready = [entry for entry in report.models if entry.facts]
-    rows = [
-        (entry.name, entry.family, "shipped" if entry.has_weights else "random", *_sizes(entry.facts))
-        for entry in ready
-        if entry.facts
-    ]
-    yield table("Models that run", ("|name", "<family", "<weights", "parameters", "layers", "KV B/token"), rows)
+    rows = [(entry.name, entry.family, *_sizes(entry.facts)) for entry in ready if entry.facts]
+    yield table("Models that run", ("|name", "<family", "parameters", "layers", "KV B/token"), rows)
+    shipped = ", ".join(entry.name for entry in ready if entry.has_weights)
+    yield Text(f"With weights of their own: {shipped or NONE}; all others with seeded random ones.", style="dim")
     refused = [entry for entry in report.models if not entry.facts]
     if refused:
         yield ""

@@ -12,7 +12,6 @@ from siltwin.models.graph import (
     build_graph,
     kv_elements_per_token,
     parameter_shapes,
-    state_bytes_per_sequence,
     total_parameters,
 )
 from siltwin.models.shelf import shipped_configs
@@ -166,6 +165,7 @@ def test_published_sizes(name: str, params: int, kv_bytes: int) -> None:
         ("GLM-5.1", 743_911_199_232, 41.78, 40.83, 109_824),
         ("Kimi-K2-Instruct", 1_026_408_209_408, 32.86, 31.69, 70_272),
         ("Kimi-K2.6", 1_026_408_209_408, 32.86, 31.69, 70_272),
+        ("Llama-4-Maverick", 400_711_848_960, 17.18, 16.15, 49_152),
         ("Llama-3.1-405B", 405_853_388_800, 405.85, 403.75, 516_096),
     ],
 )
@@ -196,8 +196,8 @@ def test_facts_say_which_blocks_there_are() -> None:
 
 def test_states_of_qwen3_next_are_counted_by_hand() -> None:
     """36 delta nets: 32 heads of 128 x 128 in fp32, and 3 inputs of 2 * 16 * 128 + 32 * 128 channels in 16 bits."""
-    graph = build_graph(read_config(shipped_configs()["Qwen3-Next-80B-A3B"]))
-    assert state_bytes_per_sequence(graph, 2) == 36 * (4 * 32 * 128 * 128 + 2 * 3 * 8192)
+    facts = describe(read_config(shipped_configs()["Qwen3-Next-80B-A3B"]))
+    assert facts.state_bytes_per_sequence == 36 * (4 * 32 * 128 * 128 + 2 * 3 * 8192)
 
 
 def test_packed_rows_of_a_key_head_are_dealt_out_by_value_head() -> None:
