@@ -14,6 +14,7 @@ from .linear import LinearConfig
 from .model_config import ModelConfig
 from .moe import MoeConfig
 
+RESIDUAL_BLOCK = 3  # layers between snapshots: a few of them, and a block that is not whole
 LONGEST_TEST = 128  # tokens a scaled model must be able to hold
 LONGEST_PROMPT = 64  # windows and original lengths stay below this, so that a test prompt crosses them
 _HEAD_DIMS = (10, 12, 14, 18, 20)  # even for rope, and no powers of two
@@ -56,6 +57,8 @@ def scaled(config: ModelConfig, seed: int = 0) -> ModelConfig:
         raw |= {"no_rope_layers": list(map(int, turned)), "floor_scale": draw.choice((5, 9, 14))}
     if config.linear is not None:
         raw |= _linear_to_hf(config.linear, draw)
+    if config.residual_block:
+        raw["attn_res_block_size"] = min(config.residual_block, RESIDUAL_BLOCK)
     rotary_dim = int(head_dim * config.rope.rotary_dim / config.head_dim)
     if config.latent is not None:
         del raw["head_dim"]
@@ -66,22 +69,42 @@ def scaled(config: ModelConfig, seed: int = 0) -> ModelConfig:
     raw |= _rope_to_hf(config, rotary_dim)
     if config.moe is not None:
         raw |= _experts_to_hf(raw, config.moe, tuple(bool(kind & EXPERTS) for kind in kinds), draw)
+        if config.moe.latent_size:
+            raw["routed_expert_hidden_size"] = draw.choice((26, 33, 38))
     for key in ("bos_token_id", "eos_token_id"):
         raw[key] = _within(raw.get(key), raw["vocab_size"])
     return read_config(raw, name=f"{config.name}-scaled-{seed}", where=f"scaled({config.name}, seed={seed})")
 
 
 def scaled_pattern(kinds: Sequence[int]) -> tuple[int, ...]:
-    """The shortest list that still shows a pattern of layers: two periods, or runs cut to two layers each.
+    """A short list that still shows a pattern of layers: two periods of what repeats, be it all or a stretch of it.
 
     >>> scaled_pattern([8, 8, 8, 0] * 5)
     (8, 8, 8, 0, 8, 8, 8, 0)
+    >>> scaled_pattern([1, *[8, 0] * 9, 0])
+    (1, 8, 0, 8, 0, 0)
     """
     for period in range(1, len(kinds) // 2 + 1):
         if all(kinds[at] == kinds[at - period] for at in range(period, len(kinds))):
             return tuple(kinds[: 2 * period])
-    cut = tuple(kind for at, kind in enumerate(kinds) if at < 2 or len({kind, *kinds[at - 2 : at]}) > 1)
-    return cut if len(cut) == len(kinds) else scaled_pattern(cut)  # shorter runs may show a period
+    found = [_repeats(kinds, period) for period in range(1, len(kinds) // 3 + 1)]
+    start, length = max(found, key=_length, default=(0, 0))
+    return scaled_pattern([*kinds[:start], *kinds[start + length :]]) if length else tuple(kinds)
+
+
+def _length(stretch: tuple[int, int]) -> int:
+    return stretch[1]
+
+
+def _repeats(kinds: Sequence[int], period: int) -> tuple[int, int]:
+    """(start, layers) of the most whole periods that follow two of their like; no layers where there are none."""
+    best = start = 0
+    equal = 0  # layers up to here that are as the one a period before
+    for at in range(period, len(kinds)):
+        equal = equal + 1 if kinds[at] == kinds[at - period] else 0
+        if equal > best:
+            best, start = equal, at + 1 - equal - period
+    return start, max(0, best // period - 1) * period
 
 
 def _layer_kinds(config: ModelConfig) -> tuple[int, ...]:

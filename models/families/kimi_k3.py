@@ -41,7 +41,6 @@ def claims(raw: Mapping[str, Any]) -> bool:
 def read(fields: Fields, name: str) -> ModelConfig:
     """A kimi_k3 config.json's text part; each of K3's additions may be left out, and then it is Kimi Linear's form."""
     layers = num_layers(fields)
-    fields.neutral("topk_method", "noaux_tc", None)
     moe = kimi_linear.read_moe(fields, layers)
     latent_size = fields.integer_or_none("routed_expert_hidden_size") or 0
     norm = fields.flag("latent_moe_use_norm", False)

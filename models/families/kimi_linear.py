@@ -41,7 +41,7 @@ def read_moe(fields: Fields, layers: int) -> MoeConfig:
     width = fields.integer("moe_intermediate_size")
     for ignored in ("pretraining_tp", "output_router_logits", "router_aux_loss_coef", "use_grouped_topk"):
         fields.take(ignored, None, record=False)
-    for key, value in (("mla_use_nope", True), ("moe_router_activation_func", "sigmoid")):
+    for key, value in (("mla_use_nope", True), ("moe_router_activation_func", "sigmoid"), ("topk_method", "noaux_tc")):
         fields.neutral(key, value, None)
     fields.take("num_nextn_predict_layers", None, record=False)
     return MoeConfig(
