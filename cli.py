@@ -103,6 +103,7 @@ JOB_OPTIONS: tuple[Callable[[F], F], ...] = (
         help="Held as int8, int4, fp8, mxfp8, mxfp4, nvfp4, as-stored, dequantised.",
     ),
     click.option("--group", type=int, metavar="N", help="Weights that share a scale of --weights (int4: 128, 32)."),
+    click.option("--fuse", metavar="NAME,..|all", help="Fusions: norm-matmul, swiglu, rope-attention (default: none)."),
     click.option("--prompt", "prompts", multiple=True, metavar="TEXT", help="A prompt; repeat it for a batch."),
     click.option("--prompt-ids", metavar="FILE.json", help="Prompts as token ids: a list of lists of integers."),
     click.option("--raw-prompt", is_flag=True, help="Do not put prompts into the model's chat template."),

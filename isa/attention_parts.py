@@ -124,6 +124,7 @@ class PAGED_SCORES(Instruction, opcode=0xA0, unit=Unit.TENSOR):
         _check_scores(self, t, self.dst, self.q, self.heads, self.dim)
         require_floats(self, t, self.cache)
         require_apart(self, self.dst, self.q, self.cache)
+        require_floats(self, t, self.onto)
         require(self.onto in (None, self.dst), self, f"onto is {self.onto}, must be {self.dst} or absent")
         self._context().check(t)
 
@@ -301,7 +302,11 @@ class HEADS_MATMUL(Instruction, opcode=0xA3, unit=Unit.TENSOR):
         require(dst.shape[0] == a.shape[0], self, f"dst is {dst} and a is {a}: they must have as many rows")
         used, other = (n, k) if self.outputs == "rows" else (k, n)
         require(columns == other, self, f"w has {columns} columns, must have {other}")
-        require(0 <= self.first and self.first + used <= rows, self, f"w has {rows} rows a head, not {used} more")
+        require(
+            0 <= self.first and self.first + used <= rows,
+            self,
+            f"w has {rows} rows a head, not {used} from {self.first} on",
+        )
         require_floats(self, t, self.dst, self.a, self.w)
         require_apart(self, self.dst, self.a, self.w)
 

@@ -185,6 +185,13 @@ class CollectiveShape:
     received_bytes: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True)
+class FusedShape:
+    """Several instructions in one launch; the Work of each counts its own bytes, those between them too."""
+
+    parts: tuple[Work, ...]
+
+
 Geometry = (
     MatmulShape
     | GroupedShape
@@ -195,6 +202,7 @@ Geometry = (
     | MoveShape
     | TransferShape
     | CollectiveShape
+    | FusedShape
     | None
 )
 

@@ -24,3 +24,13 @@ def pass_reports(plan: JobPlan) -> tuple[PassReport, ...]:
         PassReport(name=name, places=count, launches=launches[name], into=tuple(parts[name]))
         for name, count in places.items()
     )
+
+
+def idle_fusions(plan: JobPlan, passes: tuple[PassReport, ...]) -> tuple[str, ...]:
+    """A note for every fusion that was asked for and has no place in the model."""
+    acted = {item.name for item in passes}
+    return tuple(
+        f"--fuse {name} changes nothing: no block of this model has a place for it"
+        for name in plan.fuse
+        if f"fuse {name}" not in acted
+    )

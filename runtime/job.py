@@ -31,6 +31,7 @@ class Job:
     kv_dtype: str | None = None
     weights: str | None = None
     group: int | None = None
+    fuse: str | None = None
     prompts: tuple[str, ...] = ()
     prompt_ids: tuple[tuple[int, ...], ...] = ()
     max_new_tokens: int | None = None
@@ -83,7 +84,7 @@ class Job:
             _check_items(f"prompt_ids[{index}]", ids, int, "a whole number")
 
     def _check_names(self) -> None:
-        for name in ("card", "cluster", "layout", "placement", "dtype", "kv_dtype", "weights"):
+        for name in ("card", "cluster", "layout", "placement", "dtype", "kv_dtype", "weights", "fuse"):
             value = getattr(self, name)
             if value is not None and not value.strip():
                 raise ConfigError(f"--{name.replace('_', '-')} is empty; name one, or leave the option out")

@@ -44,7 +44,7 @@ class JobPlan:
     """Model, card, layout and lengths of a job; everything else follows from them.
 
     `all_logits` computes the logits of every prompt position instead of the last one's; `holding` says which weights
-    lie packed in device memory.
+    lie packed in device memory; `fuse` names the fusions of its programs.
     """
 
     graph: Graph
@@ -58,6 +58,7 @@ class JobPlan:
     all_logits: bool = False
     page_tokens: int = PAGE_TOKENS
     holding: Holding = Holding()
+    fuse: tuple[str, ...] = ()
     _built: dict[tuple[Layout, int, bool], BuiltProgram] = field(default_factory=dict, compare=False, repr=False)
 
     def requests(self) -> list[Request]:
@@ -144,6 +145,7 @@ class JobPlan:
                 "pick" if head else "none",
                 self.holding,
                 self.card.instructions,
+                self.fuse,
             )
             self._built[key] = build(self.graph, self.layout, rank, options)
         return self._built[key]

@@ -19,6 +19,7 @@ from ..models.checkpoint import Checkpoint, open_checkpoint
 from ..models.graph import ropes
 from .job import MOST_TOKENS, Job
 from .layout import check_layout, parse_layout
+from .lowering.passes.fuse import parse_fusions
 from .lowering.stage import Sampling
 from .placement import place, straddling
 from .plan import JobPlan, Lengths
@@ -86,6 +87,7 @@ def prepare(job: Job) -> Prepared:
         sampling=Sampling(job.temperature, job.top_k, job.top_p),
         all_logits=job.logits,
         holding=holding_of(job.weights, job.group, checkpoint),
+        fuse=parse_fusions(job.fuse),
     )
     ignores_stop = job.ignore_eos or job.batch is not None
     return Prepared(

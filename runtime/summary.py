@@ -12,7 +12,7 @@ from ..emulator.span import Span
 from ..emulator.spec import CardSpec
 from ..interconnect.evidence import weakest
 from ..models.graph import total_parameters
-from .applied import pass_reports
+from .applied import idle_fusions, pass_reports
 from .communication import collective_reports, link_reports
 from .fits import what_fits
 from .layout import Layout
@@ -120,6 +120,7 @@ def summarise(state: RunState, wall_s: float) -> Report:
     elapsed_ps = state.records[-1].end_ps if state.records else 0
     requests = tuple(_requests(state))
     exchanges = [exchange for record in state.records for exchange in record.exchanges]
+    passes = pass_reports(plan)
     collectives, axes = collective_reports(state.cluster, plan.layout, exchanges)
     return Report(
         model=model_part(prepared),
@@ -128,7 +129,7 @@ def summarise(state: RunState, wall_s: float) -> Report:
         layout=layout_part(plan.layout),
         engine="simpy",
         payload=prepared.job.payload,
-        passes=pass_reports(plan),
+        passes=passes,
         requests=requests,
         steps=steps,
         cards=tuple(_card(state, rank, elapsed_ps) for rank in range(plan.layout.cards)),
@@ -138,7 +139,7 @@ def summarise(state: RunState, wall_s: float) -> Report:
         totals=_totals(plan, requests, steps, elapsed_ps),
         phases=_phases(steps),
         evidence=evidence_of(prepared),
-        warnings=(*prepared.warnings, *_numbers_lost(state)),
+        warnings=(*prepared.warnings, *idle_fusions(plan, passes), *_numbers_lost(state)),
         not_modelled=NOT_MODELLED,
         oom=_oom(state.oom, state) if state.oom else None,
         not_finite=state.watch.found,

@@ -8,6 +8,7 @@ from . import (
     dma_binders,
     elementary_binders,
     expert_binders,
+    fused_binders,
     latent_binders,
     partial_binders,
     quantised_binders,
@@ -36,6 +37,7 @@ MODULES = (
     scaling_binders,
     residual_binders,
     dma_binders,
+    fused_binders,
 )
 
 __all__ = ["KERNELS", "MODULES", "Binder", "Thunk", "host_threads", "set_host_threads"]

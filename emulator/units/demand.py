@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 
-from ...isa.work import Unit, Work
+from ...isa.work import FusedShape, Unit, Work
 from ..spec import CardSpec
 from .dma import dma_demand, host_demand
 from .link import link_demand
-from .rates import UnitDemand, demand_of
+from .rates import UnitDemand, demand_of, ps_for
 from .tensor import tensor_demand
 from .vector import vector_demand
 
@@ -36,4 +38,21 @@ def demand(work: Work, card: CardSpec) -> UnitDemand:
     A pure function of both. Raises UnsupportedError for an element type the unit lacks, ProgramError for a geometry
     that is not the unit's, ConfigError where the card cannot hold a single tile.
     """
+    if isinstance(work.shape, FusedShape):
+        return _fused_demand(work, work.shape, card)
     return _SCHEDULES[work.unit](work, card)
+
+
+def _fused_demand(work: Work, shape: FusedShape, card: CardSpec) -> UnitDemand:
+    """One launch: its parts one after the other, from operands on the chip, under what the whole moves of HBM."""
+    alone_ps, amounts = 0, Counter[str]()
+    for part in shape.parts:
+        if part.unit is Unit.DMA:
+            continue  # the cores store in the place of an engine, and the bytes are the whole's
+        asked = demand(replace(part, read_bytes=0, write_bytes=0), card)
+        alone_ps += asked.alone_ps
+        amounts.update(dict(asked.amounts))
+    num_bytes = max(work.read_bytes + work.write_bytes, amounts.pop("hbm", 0))
+    hbm_ps = ps_for(num_bytes, card.hbm.attainable_bytes_per_s)
+    fixed_ps = card.dispatch.tensor_ps + card.hbm.latency_ps
+    return demand_of(card, fixed_ps, alone_ps, "hbm" if hbm_ps > alone_ps else "compute", hbm=num_bytes, **amounts)

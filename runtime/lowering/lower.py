@@ -11,6 +11,7 @@ from ..layout import Layout
 from .arena import ArenaPlan, plan_arena
 from .decoder import lower_stage
 from .passes.compose import Missing, compose
+from .passes.fuse import fuse
 from .passes.rewrite import Rewritten
 from .stage import LoweringOptions, Stage
 from .sync import synchronise
@@ -44,8 +45,9 @@ def build(graph: Graph, layout: Layout, rank: int, options: LoweringOptions) -> 
     stage = Stage(graph, layout, rank, options)
     program = lower_stage(stage)
     composed = compose(program, options.native, options.queue_of)
+    fused, joined = fuse(composed.program, options.fuse, options.native, options.queue_of)
     weights = tuple(stage.weights.buffers.values())
-    return BuiltProgram(composed.program, weights, composed.rewritten, composed.missing)
+    return BuiltProgram(fused, weights, (*composed.rewritten, *joined), composed.missing)
 
 
 def place(built: BuiltProgram, largest: Binding) -> LoweredProgram:

@@ -57,7 +57,10 @@ class Sampling:
 
 @dataclass(frozen=True)
 class LoweringOptions:
-    """What a program is lowered for, apart from model, layout and rank; `native` are the card's mnemonics."""
+    """What a program is lowered for, apart from model, layout and rank.
+
+    `native` are the mnemonics that the card executes itself, `fuse` the fusions that are made of them.
+    """
 
     dtype: DType
     kv_dtype: DType
@@ -67,6 +70,7 @@ class LoweringOptions:
     head: Literal["pick", "none"] = "pick"
     holding: Holding = Holding()
     native: frozenset[str] = frozenset(INSTRUCTIONS)
+    fuse: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

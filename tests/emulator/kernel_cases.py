@@ -17,6 +17,7 @@ from siltwin.isa.formats.form import form_of
 from siltwin.isa.formats.packing import pack_words
 from siltwin.isa.formats.quantise import quantise
 from siltwin.isa.formats.scheme import SCHEMES
+from siltwin.isa.fused import FUSED_MATMUL, ROPE_ATTENTION
 from siltwin.isa.instruction import Instruction, TensorType
 from siltwin.isa.latent import LATENT_ATTENTION
 from siltwin.isa.meaning import ArrayMemory
@@ -750,6 +751,48 @@ def clamp(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
     return build(CLAMP(Ref("o"), Ref("x"), -0.5, 0.75), entries, exact=True)
 
 
+def fused_matmul(prologue: str, activation: Any) -> Callable[[np.random.Generator, DType, int, int], Case]:
+    def made(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+        k, wide = n + 3, n if activation == "none" else 2 * n
+        entries = {"o": (d, numbers(rng, d, m, n)), "x": (d, numbers(rng, d, m, k)), "w": (d, numbers(rng, d, wide, k))}
+        if prologue != "none":
+            entries["n"] = (d, numbers(rng, d, k))
+        if prologue == "add":
+            entries["e"] = (d, numbers(rng, d, m, k))
+        if m % 2:
+            entries["b"] = (d, numbers(rng, d, wide))
+        delta, norm, bias = (Ref(name) if name in entries else None for name in "enb")
+        total = Ref("x") if delta else None
+        rules = (1e-5, m % 3 == 0, activation)
+        instruction = FUSED_MATMUL(Ref("o"), total, Ref("x"), delta, norm, Ref("w"), bias, *rules)
+        return build(instruction, entries, ulps=8, fp32_ulps=64, floor=2e-6 if d is FP32 else 2e-2)
+
+    return made
+
+
+def rope_attention(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    """Heads 4 on 2 of 8 elements: new rows, rotated, go to free slots of the pages that the tables name."""
+    case = attention_case(rng, d, [m, 1], [m + n // 2, n], window=n // 2 if m % 2 else 0)
+    i, page_tokens = case.instruction, case.arrays["c"].shape[1]
+    slots = [
+        case.arrays["t"][b, at // page_tokens] * page_tokens + at % page_tokens
+        for b, (new, length) in enumerate(zip((m, 1), (m + n // 2, n), strict=True))
+        for at in range(length - new, length)
+    ]
+    entries = {name: (case.kinds[name], array) for name, array in case.arrays.items() if name != "x"}
+    entries |= {
+        "x": (d, numbers(rng, d, m + 1, (4 + 2 + 2) * 8)),
+        "a": (d, numbers(rng, d, 50, 3)),
+        "b": (d, numbers(rng, d, 50, 3)),
+        "p": (INT32, rng.integers(0, 50, m + 1).astype(np.int32)),
+        "i": (INT32, np.array(slots, np.int32)),
+    }
+    refs = [Ref(name) for name in ("o", "c", "x", "a", "b", "p", "i", "t", "ql", "kl")]
+    sizes = (i.heads, i.kv_heads, i.qk_dim, i.v_dim, i.scale, i.window, None, 0, 0.0)
+    instruction = ROPE_ATTENTION(*refs, "q", "kv", 6, m % 2 == 0, *sizes)
+    return build(instruction, entries, ulps=4, fp32_ulps=64, extents=case.extents)
+
+
 CASES: dict[str, Callable[[np.random.Generator, DType, int, int], Case]] = {
     "matmul": matmul,
     "attention": attention,
@@ -817,5 +860,9 @@ CASES: dict[str, Callable[[np.random.Generator, DType, int, int], Case]] = {
     "map sigmoid": mapped("sigmoid"),
     "map erf": mapped("erf"),
     "clamp": clamp,
+    "fused_matmul": fused_matmul("rms", "none"),
+    "fused_matmul add": fused_matmul("add", "silu"),
+    "fused_matmul gated": fused_matmul("none", "gelu_tanh"),
+    "rope_attention": rope_attention,
     "gated_delta": gated_delta,
 }

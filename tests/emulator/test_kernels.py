@@ -61,7 +61,14 @@ def test_kernel_equals_meaning_for_any_shape(name: str, dtype: DType, m: int, n:
     CASES[name](np.random.default_rng(abs(seed)), dtype, m, n).check()
 
 
-WITH_TABLES = {"attention", "latent_attention", "partial_attention", "partial_latent_attention", "select_keys"}
+WITH_TABLES = {
+    "attention",
+    "latent_attention",
+    "partial_attention",
+    "partial_latent_attention",
+    "rope_attention",
+    "select_keys",
+}
 
 
 @pytest.mark.parametrize("name", sorted({name.split()[0] for name in CASES} - WITH_TABLES))

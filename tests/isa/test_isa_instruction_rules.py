@@ -9,6 +9,38 @@ from siltwin.isa.instruction import Instruction
 from siltwin.isa.registry import INSTRUCTIONS
 
 LEGAL: dict[str, tuple[str, str]] = {
+    "paged_scores": (
+        "dst=%d q=%q cache=%c onto=%d tables=%p q_lens=%l kv_lens=%k q_extent=q_lens kv_extent=kv_lens heads=4 "
+        "kv_heads=2 first=8 dim=8 scale=0.5",
+        "d: fp32[t, 4, n]; q: bf16[t, 32]; c: bf16[9, 16, 24]; p: int32[n, 3]; l: int32[n]; k: int32[n]",
+    ),
+    "paged_values": (
+        "dst=%d weights=%w cache=%c tables=%p q_lens=%l kv_lens=%k q_extent=q_lens kv_extent=kv_lens heads=4 "
+        "kv_heads=2 first=8 dim=8",
+        "d: bf16[t, 32]; w: fp32[t, 4, n]; c: bf16[9, 16, 24]; p: int32[n, 3]; l: int32[n]; k: int32[n]",
+    ),
+    "masked_softmax": (
+        "dst=%d x=%x q_lens=%l kv_lens=%k q_extent=q_lens kv_extent=kv_lens window=0 chunk=0 sinks=%s",
+        "d: bf16[t, 4, n]; x: fp32[t, 4, n]; l: int32[n]; k: int32[n]; s: fp32[4]",
+    ),
+    "heads_matmul": (
+        "dst=%d a=%a w=%w heads=2 first=1 outputs=rows",
+        "d: bf16[t, 8]; a: bf16[t, 6]; w: bf16[12, 3]",
+    ),
+    "multiply": ("dst=%d a=%a b=%b", "d: bf16[t, 6]; a: fp32[t, 6]; b: bf16[t, 1]"),
+    "map": ("dst=%d x=%x function=exp", "d: bf16[t, 6]; x: fp32[t, 6]"),
+    "clamp": ("dst=%d x=%x low=-1.0 high=1.0", "d: bf16[t, 6]; x: fp32[t, 6]"),
+    "fused_matmul": (
+        "dst=%d total=%a a=%a delta=%e norm=%n w=%w bias=%b eps=1e-06 plus_one=no activation=silu",
+        "d: bf16[t, 4]; a: bf16[t, 6]; e: bf16[t, 6]; n: fp32[6]; w: bf16[8, 6]; b: fp32[8]",
+    ),
+    "rope_attention": (
+        "dst=%d cache=%c qkv=%x cos=%u sin=%v positions=%i slots=%j tables=%p q_lens=%l kv_lens=%k q_extent=q_lens "
+        "kv_extent=kv_lens rotary_dim=6 interleaved=no heads=4 kv_heads=2 qk_dim=8 v_dim=4 scale=0.5 window=0 sinks=%s "
+        "chunk=0 soft_cap=0.0",
+        "d: bf16[t, 16]; c: bf16[9, 16, 24]; x: bf16[t, 56]; u: fp32[99, 3]; v: fp32[99, 3]; i: int32[t]; j: int32[t]; "
+        "p: int32[n, 3]; l: int32[n]; k: int32[n]; s: fp32[4]",
+    ),
     "matmul": ("dst=%d a=%a w=%w bias=%b", "d: bf16[t, 8]; a: bf16[t, 4]; w: bf16[8, 4]; b: fp32[8]"),
     "attention": (
         "dst=%d q=%q cache=%c tables=%p q_lens=%l kv_lens=%k q_extent=q_lens kv_extent=kv_lens heads=4 kv_heads=2 "
@@ -83,7 +115,7 @@ LEGAL: dict[str, tuple[str, str]] = {
     "halt": ("", ""),
     "sum_squares": ("dst=%d x=%x", "d: fp32[t, 1]; x: bf16[t, 8]"),
     "rms_scale": (
-        "dst=%d x=%x squares=%s weight=%w count=16 eps=1e-06",
+        "dst=%d x=%x squares=%s weight=%w count=16 eps=1e-06 plus_one=no",
         "d: bf16[t, 8]; x: bf16[t, 8]; s: fp32[t, 1]; w: bf16[8]",
     ),
     "dequantise": (
@@ -470,6 +502,28 @@ BROKEN: list[tuple[str, str, str]] = [  # mnemonic, "what was -> what stands ins
     ("gated_delta", "s: fp32[n, 24] -> s: bf16[n, 24]", "must be fp32 .slots, 24."),
     ("gated_delta", "k: int32[3] -> k: int32[n]", "must be int32 .sequences."),
     ("gated_delta", "h: int32[3] -> h: int64[3]", "must be int32 .sequences."),
+    ("paged_scores", "heads=4 -> heads=5", "heads=5 is not a multiple of kv_heads=2"),
+    ("paged_scores", "first=8 -> first=16", "columns 16 to 32 are not all of a cache row of 24"),
+    ("paged_scores", "d: fp32[t, 4, n] -> d: fp32[t, 5, n]", "must be .t, 4, context."),
+    ("paged_scores", "onto=%d -> onto=%q", "onto is %q, must be %d or absent"),
+    ("paged_scores", "q: bf16[t, 32] -> q: bf16[t, 31]", "must be .'t', 32."),
+    ("paged_values", "d: bf16[t, 32] -> d: bf16[t, 24]", "must be .'t', 32."),
+    ("paged_values", "p: int32[n, 3] -> p: int32[t, 3]", "must be int32 .sequences, pages."),
+    ("masked_softmax", "window=0 -> window=-1", "window and chunk must be 0 .none. or more"),
+    ("masked_softmax", "s: fp32[4] -> s: fp32[5]", "sinks is .* must be .4."),
+    ("masked_softmax", "l: int32[n] -> l: int64[n]", "must be int32 .sequences."),
+    ("heads_matmul", "heads=2 -> heads=5", "dst has 8, not a multiple of 5 heads"),
+    ("heads_matmul", "first=1 -> first=3", "w has 6 rows a head, not 4 from 3 on"),
+    ("heads_matmul", "outputs=rows -> outputs=columns", "w has 3 columns, must have 4"),
+    ("multiply", "b: bf16[t, 1] -> b: bf16[t, 2]", "must be like .* or one column of it"),
+    ("map", "d: bf16[t, 6] -> d: bf16[t, 5]", "they must have one shape"),
+    ("clamp", "low=-1.0 -> low=2.0", "low=2.0 is above high=1.0"),
+    ("fused_matmul", "total=%a -> total=-", "total must be a where there is a delta"),
+    ("fused_matmul", "norm=%n -> norm=-", "delta is added before a norm, and there is none"),
+    ("fused_matmul", "n: fp32[6] -> n: fp32[4]", "must divide rows"),
+    ("fused_matmul", "activation=silu -> activation=none", "dst is .* must be .*8"),
+    ("rope_attention", "x: bf16[t, 56] -> x: bf16[t, 57]", "qkv is .* must be .tokens, 56."),
+    ("rope_attention", "rotary_dim=6 -> rotary_dim=5", "rotary_dim must be even"),
     ("wait", "semaphore=q -> semaphore=t", "semaphore 't' is not declared"),
     ("signal", "count=1 -> count=0", "a signal must add at least 1"),
     ("signal", "count=1 -> count=-1", "a signal must add at least 1"),

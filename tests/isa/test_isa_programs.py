@@ -21,6 +21,35 @@ from siltwin.isa.text import assemble, disassemble
 
 # A legal use of every instruction: its operands, and the types of the buffers it names ({h}: in host memory).
 EXAMPLES = {
+    "paged_scores": (
+        "dst=%d q=%q cache=%c onto=- tables=%p q_lens=%l kv_lens=%k q_extent=ql kv_extent=kl heads=4 kv_heads=2 first=8 "
+        "dim=8 scale=0.5",
+        "d:fp32[t,4,n] q:bf16[t,32] c:bf16[9,16,24] p:int32[n,3] l:int32[n] k:int32[n]",
+    ),
+    "paged_values": (
+        "dst=%d weights=%w cache=%c tables=%p q_lens=%l kv_lens=%k q_extent=ql kv_extent=kl heads=4 kv_heads=2 first=8 "
+        "dim=8",
+        "d:bf16[t,32] w:fp32[t,4,n] c:bf16[9,16,24] p:int32[n,3] l:int32[n] k:int32[n]",
+    ),
+    "masked_softmax": (
+        "dst=%x x=%x q_lens=%l kv_lens=%k q_extent=ql kv_extent=kl window=0 chunk=8 sinks=%s",
+        "x:fp32[t,4,n] l:int32[n] k:int32[n] s:fp32[4]",
+    ),
+    "heads_matmul": ("dst=%d a=%a w=%w heads=2 first=1 outputs=columns", "d:bf16[t,8] a:bf16[t,6] w:bf16[12,4]"),
+    "multiply": ("dst=%d a=%a b=%b", "d:bf16[t,6] a:fp32[t,6] b:bf16[t,1]"),
+    "map": ("dst=%x x=%x function=erf", "x:fp32[t,6]"),
+    "clamp": ("dst=%d x=%x low=-7.0 high=7.0", "d:bf16[t,6] x:fp32[t,6]"),
+    "fused_matmul": (
+        "dst=%d total=- a=%a delta=- norm=%n w=%w bias=- eps=1e-06 plus_one=yes activation=gelu_tanh",
+        "d:bf16[t,4] a:bf16[t,6] n:fp32[6] w:bf16[8,6]",
+    ),
+    "rope_attention": (
+        "dst=%d cache=%c qkv=%x cos=%u sin=%v positions=%i slots=%j tables=%p q_lens=%l kv_lens=%k q_extent=ql "
+        "kv_extent=kl rotary_dim=6 interleaved=yes heads=4 kv_heads=2 qk_dim=8 v_dim=4 scale=0.5 window=3 sinks=- "
+        "chunk=0 soft_cap=0.0",
+        "d:bf16[t,16] c:bf16[9,16,24] x:bf16[t,56] u:fp32[99,3] v:fp32[99,3] i:int32[t] j:int32[t] p:int32[n,3] "
+        "l:int32[n] k:int32[n]",
+    ),
     "matmul": ("dst=%d a=%a w=%w bias=-", "d:bf16[t,8] a:bf16[t,4] w:fp8_e4m3[8,4]"),
     "attention": (
         "dst=%d q=%q cache=%c tables=%p q_lens=%l kv_lens=%k q_extent=ql kv_extent=kl heads=4 kv_heads=2 qk_dim=8 "

@@ -1,0 +1,47 @@
+"""Binders of fused instructions: the kernels of their parts, over buffers that live on the host alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from ...isa.fused import FUSED_MATMUL, ROPE_ATTENTION, InnerShapes
+from ...isa.instruction import Array
+from ...isa.meaning import ArrayMemory
+from ...isa.operands import Ref
+from ...isa.program import Block
+from .binding import KERNELS, Thunk, kernel_of
+
+# Thunks of all cards run one after the other, so that buffers of one name, type and shape may be one array.
+_BETWEEN: WeakValueDictionary[tuple[str, str, tuple[int, ...]], Array] = WeakValueDictionary()
+
+
+def _array(name: str, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Array:
+    key = (name, str(dtype), shape)
+    found = _BETWEEN.get(key)
+    if found is None:
+        found = _BETWEEN[key] = np.zeros(shape, dtype)
+    return found
+
+
+def bind_parts(instruction: FUSED_MATMUL | ROPE_ATTENTION, memory: ArrayMemory) -> Thunk:
+    """The thunks of the parts, one after the other."""
+    parts = instruction.parts(memory)
+    inner = InnerShapes(memory, parts.between)
+    arrays = {name: _array(name, kind.dtype.storage, inner.shape(Ref(name))) for name, kind in parts.between.items()}
+    block: Block = replace(memory.block, locals=(*memory.block.locals, *parts.between.items()))
+    widened = ArrayMemory(block, memory.group_sizes, memory.binding, {**memory.arrays, **arrays}, memory.extents)
+    widened.written = memory.written
+    thunks = [KERNELS[part.mnemonic](part, widened) for part in parts.instructions]
+
+    def thunk() -> None:
+        for run in thunks:
+            run()
+
+    return thunk
+
+
+kernel_of(FUSED_MATMUL)(bind_parts)
+kernel_of(ROPE_ATTENTION)(bind_parts)

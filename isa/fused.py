@@ -1,0 +1,263 @@
+"""Fused instructions: several in one launch, what stands between them never written to device memory.
+
+A fused instruction is declared by its parts: instructions over its operands and over buffers of its own. Its rules,
+meaning and numbers are those of the parts, each result rounded to its buffer's dtype; its Work is theirs without the
+bytes of the buffers between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+
+from .dma import COPY, SCATTER
+from .dtype import decode, encode
+from .instruction import (
+    Array,
+    Instruction,
+    Memory,
+    Shapes,
+    Sizes,
+    TensorType,
+    bytes_of,
+    require,
+    require_apart,
+    require_floats,
+)
+from .operands import ExtentName, In, InOut, OptionalIn, Out, Ref, Role
+from .program import column_slice
+from .tensor import ATTENTION, MATMUL
+from .vector import ADD_RMSNORM, GATED, RMSNORM, ROPE, Activation
+from .work import FusedShape, Unit, Work
+
+OptionalOut = Annotated[Ref | None, Role.OUT]
+Gate = Literal["none", Activation]
+
+
+class Parts(NamedTuple):
+    """What a fused instruction is made of: its own buffers, and the instructions in their order."""
+
+    between: dict[str, TensorType]
+    instructions: tuple[Instruction, ...]
+
+
+class Fused(Protocol):
+    """An instruction that is several."""
+
+    def parts(self, t: Shapes) -> Parts:
+        """Its parts, for operands of these types."""
+
+
+class InnerShapes:
+    """The operands' types and sizes, and those of a fused instruction's own buffers."""
+
+    def __init__(self, outer: Any, between: Mapping[str, TensorType]) -> None:
+        self._outer, self._between = outer, between
+
+    def type_of(self, ref: Ref) -> TensorType:
+        """Type of an operand or a buffer of its own, its column range applied."""
+        if ref.buffer not in self._between:
+            found: TensorType = self._outer.type_of(ref)
+            return found
+        return column_slice(self._between[ref.buffer], ref)
+
+    def shape(self, ref: Ref) -> tuple[int, ...]:
+        """Dimensions, every extent a number."""
+        return tuple(dim if isinstance(dim, int) else self.extent(dim)[0] for dim in self.type_of(ref).shape)
+
+    def extent(self, name: str) -> tuple[int, ...]:
+        """The values of an extent."""
+        values: tuple[int, ...] = self._outer.extent(name)
+        return values
+
+    def group_size(self, group: str) -> int:
+        """Ranks in a group."""
+        return int(self._outer.group_size(group))
+
+    def group_index(self, group: str) -> int:
+        """This card's place in a group."""
+        return int(self._outer.group_index(group))
+
+
+class InnerMemory(InnerShapes):
+    """Device memory, and a fused instruction's own buffers beside it."""
+
+    def __init__(self, outer: Memory, between: Mapping[str, TensorType]) -> None:
+        super().__init__(outer, between)
+        self._memory = outer
+        self._held = {name: np.zeros(self.shape(Ref(name)), kind.dtype.storage) for name, kind in between.items()}
+
+    def _view(self, ref: Ref) -> Array:
+        held = self._held[ref.buffer]
+        return held if ref.size is None else held[..., ref.start : ref.start + ref.size]
+
+    def get(self, ref: Ref) -> Array:
+        """Values of an operand or a buffer of its own."""
+        if ref.buffer not in self._held:
+            return self._memory.get(ref)
+        return decode(np.ascontiguousarray(self._view(ref)), self.type_of(ref).dtype)
+
+    def put(self, ref: Ref, values: Array) -> None:
+        """Round values to the dtype and store them."""
+        if ref.buffer not in self._held:
+            self._memory.put(ref, values)
+            return
+        self._view(ref)[...] = encode(values, self.type_of(ref).dtype)
+
+    def write_extent(self, name: str, values: Array) -> None:
+        """Bind a vector extent that a part writes."""
+        self._memory.write_extent(name, values)
+
+
+def check_parts(fused: Fused, t: Shapes) -> None:
+    """Raise ProgramError where a part's rules are broken."""
+    parts = fused.parts(t)
+    inner = InnerShapes(t, parts.between)
+    for part in parts.instructions:
+        part.check(inner)
+
+
+def work_of_parts(fused: Fused, s: Sizes) -> Work:
+    """The parts' operations, and their bytes without those of the buffers between."""
+    parts = fused.parts(s)
+    inner = InnerShapes(s, parts.between)
+    works = tuple(part.work(inner) for part in parts.instructions)
+    own = [(ref, role) for part in parts.instructions for ref, role in part.refs() if ref.buffer in parts.between]
+    read, written = (
+        sum(bytes_of(inner, ref) for ref, role in own if role is not other) for other in (Role.OUT, Role.IN)
+    )
+    (dtype,) = {work.dtype for work in works if work.unit is Unit.TENSOR}
+    return Work(
+        Unit.TENSOR,
+        ops=sum(work.ops for work in works),
+        read_bytes=sum(work.read_bytes for work in works) - read,
+        write_bytes=sum(work.write_bytes for work in works) - written,
+        dtype=dtype,
+        shape=FusedShape(works),
+    )
+
+
+def execute_parts(fused: Fused, m: Memory) -> None:
+    """The parts' meanings, one after the other."""
+    parts = fused.parts(m)
+    inner = InnerMemory(m, parts.between)
+    for part in parts.instructions:
+        part.execute(inner)
+
+
+class FUSED_MATMUL(Instruction, opcode=0xA8, unit=Unit.TENSOR):
+    """A matrix product with what stands before and after it: dst = gated(rmsnorm(a (+ delta)) @ w^T (+ bias)).
+
+    With `norm`, an RMS norm of a's rows by that weight comes first; with `delta` too, a + delta, rounded, which also
+    goes to `total` (that is a itself), as in add_rmsnorm. Unless `activation` is none, dst is half as wide as the
+    product, as in gated. At least one of the two is there.
+    """
+
+    dst: Out
+    total: OptionalOut
+    a: In
+    delta: OptionalIn
+    norm: OptionalIn
+    w: In
+    bias: OptionalIn
+    eps: float
+    plus_one: bool
+    activation: Gate
+
+    def parts(self, t: Shapes) -> Parts:
+        """The norm where there is one, the product, the gate where there is one."""
+        between: dict[str, TensorType] = {}
+        made: list[Instruction] = []
+        a, dst = self.a, self.dst
+        if self.norm is not None:
+            between["fused/normed"], a = t.type_of(self.a), Ref("fused/normed")
+            if self.delta is not None and self.total is not None:
+                made.append(ADD_RMSNORM(a, self.total, self.delta, self.norm, self.eps, self.plus_one))
+            else:
+                made.append(RMSNORM(a, self.a, self.norm, self.eps, self.plus_one))
+        if self.activation != "none":
+            wide = (*t.type_of(self.a).shape[:-1], *t.type_of(self.w).shape[:1])
+            between["fused/halves"], dst = TensorType(t.type_of(self.dst).dtype, wide), Ref("fused/halves")
+        made.append(MATMUL(dst, a, self.w, self.bias))
+        if self.activation != "none":
+            made.append(GATED(self.dst, dst, self.activation))
+        return Parts(between, tuple(made))
+
+    def check(self, t: Shapes) -> None:
+        require_floats(self, t, *(ref for ref, _ in self.refs()))
+        require(self.norm is not None or self.activation != "none", self, "nothing is fused: write a matmul")
+        summed = self.delta is not None
+        require(not summed or self.norm is not None, self, "delta is added before a norm, and there is none")
+        require(self.total == (self.a if summed else None), self, "total must be a where there is a delta, else absent")
+        require_apart(self, self.dst, self.a, self.delta, self.norm)
+        check_parts(self, t)
+
+    def work(self, s: Sizes) -> Work:
+        return work_of_parts(self, s)
+
+    def execute(self, m: Memory) -> None:
+        execute_parts(self, m)
+
+
+class ROPE_ATTENTION(Instruction, opcode=0xA9, unit=Unit.TENSOR):
+    """The rope of queries and keys, the scatter of keys and values into the cache, and attention, in one.
+
+    qkv is [tokens, queries | keys | values] and stays as it is; the first `rotary_dim` elements of each query and key
+    head are rotated, and what goes to the cache is the rotated keys and the values.
+    """
+
+    dst: Out
+    cache: InOut
+    qkv: In
+    cos: In
+    sin: In
+    positions: In
+    slots: In
+    tables: In
+    q_lens: In
+    kv_lens: In
+    q_extent: ExtentName
+    kv_extent: ExtentName
+    rotary_dim: int
+    interleaved: bool
+    heads: int
+    kv_heads: int
+    qk_dim: int
+    v_dim: int
+    scale: float
+    window: int
+    sinks: OptionalIn
+    chunk: int
+    soft_cap: float
+
+    def parts(self, t: Shapes) -> Parts:
+        """A copy of qkv, rotated, scattered and attended to."""
+        turned, rows = "fused/turned", t.type_of(self.qkv)
+        queries, keys = self.heads * self.qk_dim, self.kv_heads * self.qk_dim
+        q, both = Ref(turned, 0, queries), Ref(turned, 0, queries + keys)
+        cached = Ref(turned, queries, self.kv_heads * (self.qk_dim + self.v_dim))
+        rotation = (self.cos, self.sin, self.positions, self.qk_dim, self.rotary_dim, self.interleaved)
+        own = {name: getattr(self, name) for name in ATTENTION.operands if name != "q"}
+        made = (
+            COPY(Ref(turned), self.qkv),
+            ROPE(both, *rotation),
+            SCATTER(self.cache, cached, self.slots),
+            ATTENTION(q=q, **own),
+        )
+        return Parts({turned: rows}, made)
+
+    def check(self, t: Shapes) -> None:
+        for name in ("heads", "kv_heads", "qk_dim", "v_dim"):
+            require(getattr(self, name) > 0, self, f"{name} must be above 0")
+        wide = self.heads * self.qk_dim + self.kv_heads * (self.qk_dim + self.v_dim)
+        row = t.type_of(self.qkv)
+        require(row.shape[-1] == wide, self, f"qkv is {row}, must be [tokens, {wide}]")
+        check_parts(self, t)
+
+    def work(self, s: Sizes) -> Work:
+        return work_of_parts(self, s)
+
+    def execute(self, m: Memory) -> None:
+        execute_parts(self, m)

@@ -1,0 +1,50 @@
+"""Fusion: instructions that follow one another rewritten as one, so that what stands between never leaves the chip."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from ....isa.errors import ConfigError
+from ....isa.program import Program
+from ....isa.work import Unit
+from .fusions import FUSIONS
+from .rewrite import BlockEditor, Rewritten, with_blocks
+from .window import Window
+
+ALL, NONE = "all", "none"
+
+
+def parse_fusions(text: str | None) -> tuple[str, ...]:
+    """The fusions that --fuse names, in the order in which they act; ConfigError for a name that is none."""
+    names = {name.strip() for name in (text or NONE).split(",") if name.strip()}
+    unknown = sorted(names - {ALL, NONE, *FUSIONS})
+    if unknown:
+        raise ConfigError(f"--fuse {unknown[0]!r} is no fusion; choose of {', '.join(FUSIONS)}, or {ALL}, or {NONE}")
+    if NONE in names and len(names) > 1:
+        raise ConfigError(f"--fuse {text}: {NONE} and others exclude each other")
+    return tuple(name for name in FUSIONS if ALL in names or name in names)
+
+
+def fuse(
+    program: Program, names: Sequence[str], native: Collection[str], queue_of: Mapping[Unit, str]
+) -> tuple[Program, tuple[Rewritten, ...]]:
+    """The program with these fusions applied wherever they can be, for a card that executes `native` mnemonics.
+
+    ConfigError where the card has not the instruction that a fusion makes.
+    """
+    if not names:
+        return program, ()
+    for name in names:
+        makes = FUSIONS[name].makes.mnemonic
+        if makes not in native:
+            raise ConfigError(f"--fuse {name} makes {makes}, which is not native to the card (see `native`)")
+    blocks, rewritten = [], list[Rewritten]()
+    for block in program.blocks:
+        editor = BlockEditor(program, block, queue_of)
+        window = Window(editor, block.body)
+        for name in names:
+            rewritten += [
+                Rewritten(f"fuse {name}", block.name, old, (new,)) for old, new in FUSIONS[name].apply(window)
+            ]
+        blocks.append(editor.done(window.result))
+    return with_blocks(program, blocks), tuple(rewritten)
