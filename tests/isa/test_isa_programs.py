@@ -22,8 +22,8 @@ from siltwin.isa.text import assemble, disassemble
 # A legal use of every instruction: its operands, and the types of the buffers it names ({h}: in host memory).
 EXAMPLES = {
     "paged_scores": (
-        "dst=%d q=%q cache=%c onto=- tables=%p q_lens=%l kv_lens=%k q_extent=ql kv_extent=kl heads=4 kv_heads=2 first=8 "
-        "dim=8 scale=0.5",
+        "dst=%d q=%q cache=%c onto=- tables=%p q_lens=%l kv_lens=%k q_extent=ql kv_extent=kl heads=4 kv_heads=2 "
+        "first=8 dim=8 scale=0.5",
         "d:fp32[t,4,n] q:bf16[t,32] c:bf16[9,16,24] p:int32[n,3] l:int32[n] k:int32[n]",
     ),
     "paged_values": (
@@ -123,7 +123,7 @@ EXAMPLES = {
     "halt": ("", ""),
     "sum_squares": ("dst=%d x=%x", "d:fp32[t,1] x:bf16[t,8]"),
     "rms_scale": (
-        "dst=%d x=%x squares=%s weight=%w count=16 eps=1e-06",
+        "dst=%d x=%x squares=%s weight=%w count=16 eps=1e-06 plus_one=no",
         "d:bf16[t,8] x:bf16[t,8] s:fp32[t,1] w:bf16[8]",
     ),
     "dequantise": (
