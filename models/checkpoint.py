@@ -57,7 +57,8 @@ _ACTIVATION_SCALES = (
 class Checkpoint:
     """A model that can be run: what it is, its weights and its tokenizer.
 
-    `source` says in words where the weights come from; `warnings` are for the report.
+    `source` says in words where the weights come from; `warnings` are for the report. `skipped` are tensors of the file
+    that are no part of the model's forward pass, such as layers that predict further tokens and other towers.
     """
 
     config: ModelConfig
@@ -67,6 +68,7 @@ class Checkpoint:
     warnings: tuple[str, ...]
     store: TensorStore = field(repr=False)
     shapes: dict[str, Shape] = field(repr=False)
+    skipped: tuple[str, ...] = field(default=(), repr=False)
 
     def names(self) -> tuple[str, ...]:
         """Every tensor of the graph, in the order the model reads them; a tied lm_head is the embedding."""
@@ -220,10 +222,11 @@ def _checked(
                 f"the config of {config.name} asks for {list(shape)}"
             )
         store.dtype(name)  # raises for what is no weight
-    warnings = [*config.assumed, *packed_notes, *_extra(config, graph, store, present - set(shapes))]
+    skipped = tuple(sorted(present - set(shapes)))
+    warnings = [*config.assumed, *packed_notes, *_extra(config, graph, store, set(skipped))]
     if tokenizer is not None and tokenizer.vocab_size > config.vocab_size:
         warnings.append(f"the tokenizer has {tokenizer.vocab_size} ids; the model embeds only {config.vocab_size}")
-    return Checkpoint(config, graph, source, tokenizer, tuple(warnings), store, shapes)
+    return Checkpoint(config, graph, source, tokenizer, tuple(warnings), store, shapes, skipped)
 
 
 def _extra(config: ModelConfig, graph: Graph, store: TensorStore, extra: set[str]) -> Iterator[str]:

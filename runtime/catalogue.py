@@ -91,7 +91,10 @@ class FactsPart(Part):
 
 
 class ModelEntry(Part):
-    """One model: `facts` where siltwin supports it, else `why_not`; `installed` is false where its weights are not."""
+    """One model: `facts` where siltwin supports it, else `why_not`; `installed` is false where its weights are not.
+
+    `skipped_tensors` stand in its files and are no part of the forward pass.
+    """
 
     name: str
     family: str
@@ -101,6 +104,7 @@ class ModelEntry(Part):
     facts: FactsPart | None
     why_not: str | None
     source: str | None = None
+    skipped_tensors: tuple[str, ...] = ()
 
 
 class ModelsReport(Document):
@@ -127,12 +131,12 @@ def models_report() -> ModelsReport:
 
 def model_report(model: str) -> ModelsReport:
     """The one model that a name, directory, .gguf or config.json means; the errors of `open_checkpoint`."""
-    path = Path(model)
+    path, skipped = Path(model), tuple[str, ...]()
     if model and path.is_dir() and not any(path.glob("*.safetensors*")):
         config, source, weights = read_config(path), str(path), False
     else:
         checkpoint = open_checkpoint(model)
-        config, source = checkpoint.config, checkpoint.source
+        config, source, skipped = checkpoint.config, checkpoint.source, checkpoint.skipped
         weights = "random weights" not in source
     entry = ModelEntry(
         name=config.name,
@@ -143,6 +147,7 @@ def model_report(model: str) -> ModelsReport:
         facts=_facts(describe(config)),
         why_not=None,
         source=source,
+        skipped_tensors=skipped,
     )
     return ModelsReport(models=(entry,))
 

@@ -14,6 +14,8 @@ from .render import fits_table, job_line
 from .report_limits import LimitsReport
 from .terminal import NONE, bullets, digits, exact_size, percent, plain, ranges, size, table
 
+SKIPPED_SHOWN = 12  # tensors; the JSON has them all
+
 
 def print_limits(report: LimitsReport, console: Console) -> None:
     """What each card needs, and where the job stops to fit."""
@@ -148,3 +150,6 @@ def _model_parts(report: ModelsReport) -> Iterator[RenderableType]:
     rows: list[tuple[str, str]] = [(name, _value(value)) for name, value in facts.items()]
     yield table("Facts", ("fact", "<value"), rows + [("source", entry.source or NONE)])
     yield from bullets("Blocks", entry.facts.blocks)
+    skipped = entry.skipped_tensors
+    more = (f"and {len(skipped) - SKIPPED_SHOWN} more",) if len(skipped) > SKIPPED_SHOWN else ()
+    yield from bullets("In its files, but no part of the model", (*skipped[:SKIPPED_SHOWN], *more))
