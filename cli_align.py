@@ -10,9 +10,15 @@ import click
 F = TypeVar("F", bound=Callable[..., Any])
 
 ALIGN_OPTIONS: tuple[Callable[[F], F], ...] = (
+    click.option("--baseline", metavar="bf16|fp16", help="Beside: our own run of the same tokens in a plain dtype."),
+    click.option("--text", metavar="FILE|TEXT", help="Perplexity of a text, or of a .json list of ids, in windows."),
+    click.option("--window", type=int, metavar="N", help="Tokens of a window of --text (default: 512)."),
+    click.option("--stride", type=int, metavar="N", help="Tokens between windows (default: the window)."),
     click.option("--forced-routing", is_flag=True, help="The reference takes the experts that the cards chose."),
+    click.option("--extreme", is_flag=True, help="Extreme sequences and large activations, each judged by itself."),
+    click.option("--drift", type=int, metavar="N", help="The error by position up to N tokens, as a curve."),
 )
-NAMES = ("forced_routing",)
+NAMES = ("baseline", "text", "window", "stride", "forced_routing", "extreme", "drift")
 
 
 def align_options(command: F) -> F:

@@ -16,7 +16,7 @@ import numpy as np
 
 from siltwin.isa.dtype import parse_dtype
 from siltwin.models.shelf import list_models
-from siltwin.runtime.align import compute, joined, through
+from siltwin.runtime.computed import compute, joined, through
 from siltwin.runtime.drift import compare
 from siltwin.runtime.job import Job
 from siltwin.runtime.prepare import prepare

@@ -28,8 +28,13 @@ def _parts(report: AlignReport) -> Iterator[RenderableType]:
     yield drift_table("Layer by layer", rows)
     if report.routing is not None:
         yield from _routing(report.routing)
+    yield from _beside(report)
+    yield from _extremes(report)
+    yield from _curve(report)
     yield ""
     yield Text(f"KL {scientific(logits.kl)}, argmax agreement {100 * logits.argmax_agreement:.2f} %")
+    if report.text is not None:
+        yield Text(plain(_read(report)))
     if report.not_finite is not None:
         yield Text(plain(f"Not finite: {describe(report.not_finite)}"), style="bold red")
     yield Text(plain(f"First layer that drifts: {report.first_drift or 'none'}"))
@@ -92,3 +97,78 @@ def flip_text(flip: Flip) -> str:
         f"layer {flip.layer}, request {flip.request}, position {flip.position}: expert {ours} in place of {theirs}, "
         f"margin {scientific(flip.margin)}, {why}"
     )
+
+
+def _beside(report: AlignReport) -> Iterator[RenderableType]:
+    """What lies beside and is not judged: what quantising costs, and a plain run of ours."""
+    named = [(name, side) for name, side in (("cost", report.cost), ("baseline", report.baseline)) if side is not None]
+    sides = [side for _, side in named]
+    if not sides:
+        return
+    yield ""
+    columns = ("layer", *(f"{name}\n{what}" for name, _ in named for what in ("max rel", "rms rel")))
+    names = [*(layer.name for layer in report.layers), "logits"]
+    parts = [[*side.layers, side.logits] for side in sides]
+    rows = [
+        (name, *(cell for column in parts for cell in (scientific(column[i].max_rel), scientific(column[i].rms_rel))))
+        for i, name in enumerate(names)
+    ]
+    yield table("Beside, not judged", columns, rows)
+    for name, side in named:
+        read = "" if side.perplexity is None else f", perplexity {side.perplexity:.4f}"
+        logits = side.logits
+        agree = f"KL {scientific(logits.kl)}, argmax agreement {100 * logits.argmax_agreement:.2f} %"
+        yield Text(plain(f"{name.capitalize()}: {side.of}, {agree}{read}; against {side.against}"))
+
+
+def _read(report: AlignReport) -> str:
+    text = report.text
+    assert text is not None
+    ours, theirs = (
+        "not finite" if value is None else f"{value:.4f}" for value in (text.perplexity, text.reference_perplexity)
+    )
+    return (
+        f"Perplexity {ours}, reference {theirs}, over {text.tokens:,} tokens in {text.windows:,} windows of "
+        f"{text.window:,}, one every {text.stride:,}"
+    )
+
+
+def _extremes(report: AlignReport) -> Iterator[RenderableType]:
+    if not report.extremes:
+        return
+    yield ""
+    rows = [
+        (case.name, f"{case.positions:,}", scientific(case.logits.max_rel), scientific(case.logits.rms_rel))
+        + (f"{100 * case.logits.argmax_agreement:.1f} %", case.first_drift or case.verdict)
+        for case in report.extremes
+    ]
+    columns = ("case", "positions", "logits\nmax rel", "logits\nrms rel", "argmax", "<verdict")
+    yield table("Extreme inputs, each by itself", columns, rows)
+    for case in report.extremes:
+        if case.not_finite is not None:
+            yield Text(plain(f"{case.name}: {describe(case.not_finite)}"), style="bold red")
+
+
+BAR = 16  # characters of the longest bar
+
+
+def _curve(report: AlignReport) -> Iterator[RenderableType]:
+    """Error by position as bars, as long as the root mean square."""
+    if not report.curve:
+        return
+    yield ""
+    longest = max((bucket.rms_rel or 0.0 for bucket in report.curve), default=0.0) or 1.0
+    measured = any(bucket.noise_rms_rel is not None for bucket in report.curve)
+    rows = [
+        (f"{bucket.start:,}-{bucket.stop - 1:,}", scientific(bucket.max_rel), scientific(bucket.rms_rel))
+        + ((scientific(bucket.noise_rms_rel),) if measured else ())
+        + (scientific(bucket.kl), f"{100 * bucket.argmax_agreement:.1f} %", _bar(bucket.rms_rel, longest))
+        for bucket in report.curve
+    ]
+    noise = ("rounding's\nrms",) if measured else ()
+    columns = ("positions", "max rel", "rms rel", *noise, "KL", "argmax", "|rms rel")
+    yield table("Drift by position (logits)", columns, rows)
+
+
+def _bar(value: float | None, longest: float) -> str:
+    return "?" if value is None else "\u2588" * max(1, round(BAR * value / longest))

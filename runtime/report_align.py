@@ -18,6 +18,9 @@ def _null_unless_finite(value: object) -> object:
 Drift = Annotated[float | None, BeforeValidator(_null_unless_finite)]
 
 
+Verdict = Literal["aligned", "drifted"]
+
+
 class DriftPart(Part):
     """How far one output is from the reference's; null where an error is not a finite number.
 
@@ -90,12 +93,66 @@ class LogitsDrift(DriftPart):
     argmax_agreement: Annotated[float, Field(ge=0, le=1)]
 
 
+class SideReport(Part):
+    """Another comparison on the same tokens, which has no part in the verdict: `of` what with `against` what.
+
+    `perplexity` is that of `of` on the text, where there is one.
+    """
+
+    of: str
+    against: str
+    layers: tuple[LayerDrift, ...]
+    logits: LogitsDrift
+    perplexity: Drift = None
+
+
+class TextReport(Part):
+    """A text read with teacher forcing: `tokens` were predicted, in `windows` of `window` tokens, one every `stride`.
+
+    Perplexities are exp of the mean loss in nats of ours and of the reference.
+    """
+
+    tokens: Count
+    windows: Count
+    window: Count
+    stride: Count
+    perplexity: Drift
+    reference_perplexity: Drift
+
+
+class ExtremeCase(Part):
+    """One extreme input: how far its logits are from the reference's, and whether all its parts are within bounds."""
+
+    name: str
+    positions: Count
+    verdict: Verdict
+    first_drift: str | None
+    logits: LogitsDrift
+    not_finite: NotFinite | None = None
+
+
+class Bucket(DriftPart):
+    """The logits of positions `start` to before `stop`; `hidden_rms_rel` is that of the last layer's output."""
+
+    start: Count
+    stop: Count
+    positions: Count
+    hidden_rms_rel: Drift
+    kl: Drift
+    argmax_agreement: Annotated[float, Field(ge=0, le=1)]
+
+
 class AlignReport(JobDocument):
     """The same checkpoint through siltwin and through the reference, layer by layer.
 
     `tolerance_of` says in words what `tolerance` bounds, and what the measured noise of rounding adds to it;
-    `first_drift` names the first layer beyond it.
+    `first_drift` names the first part beyond it. Weights that were quantised on loading are compared with the reference
+    on what their codes mean; `cost` then says how far that is from the checkpoint's own weights, and `baseline` how far
+    our own run in a plain dtype is. `routing` tells of expert layers, `curve` of positions, and `not_finite` where our
+    numbers first left the finite range.
     """
+
+    schema_version: Literal[2] = 2  # type: ignore[assignment]  # every document has a version of its own
 
     reference: str
     positions: Count
@@ -104,8 +161,13 @@ class AlignReport(JobDocument):
     first_drift: str | None
     tolerance: float
     tolerance_of: str
-    verdict: Literal["aligned", "drifted"]
+    verdict: Verdict
     routing: RoutingReport | None = None
+    cost: SideReport | None = None
+    baseline: SideReport | None = None
+    text: TextReport | None = None
+    extremes: tuple[ExtremeCase, ...] = ()
+    curve: tuple[Bucket, ...] = ()
     not_finite: NotFinite | None = None
     warnings: tuple[str, ...] = ()
     not_modelled: tuple[str, ...] = ()

@@ -1,0 +1,111 @@
+"""Judging: ours against the reference, part by part, and the first part that rounding does not explain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..isa.instruction import Array
+from ..models.blocks import Router
+from .choices import Place, compare_routes
+from .drift import Outputs, compare, drifts, noise_of, with_noise, within
+from .report_align import LayerDrift, LogitsDrift, RouterDrift, RoutingReport
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Ours and the reference's over the same positions; `rounded` is the reference in our dtype, once it was needed.
+
+    `forced` says that both took the same experts.
+    """
+
+    mine: Outputs
+    theirs: Outputs
+    rounded: Outputs | None
+    places: Sequence[Place]
+    routers: Mapping[int, Router]
+    forced: bool
+
+    def at(self, rows: Array) -> Sides:
+        """Some of the positions."""
+        rounded = None if self.rounded is None else self.rounded.at(rows)
+        places = [self.places[int(row)] for row in rows]
+        return Sides(self.mine.at(rows), self.theirs.at(rows), rounded, places, self.routers, self.forced)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Every part with its drift, and the first that is wrong."""
+
+    layers: list[LayerDrift]
+    logits: LogitsDrift
+    routers: list[RouterDrift]
+    first_drift: str | None
+
+    def routing(self, forced: bool, tokens: int) -> RoutingReport | None:
+        """The routers' part of a report; None where there are none."""
+        if not self.routers:
+            return None
+        flips = sum(part.flips for part in self.routers)
+        return RoutingReport(forced=forced, tokens=tokens, flips=flips, layers=tuple(self.routers))
+
+
+def with_rounding(sides: Sides, tolerance: float, rounded: Callable[[], Outputs]) -> Sides:
+    """The sides with the reference's own rounding, if anything passes the tolerance."""
+    layers, logits = compare(sides.mine, sides.theirs)
+    routers = _routers(sides, sides.mine) if sides.forced else []
+    if all(within(part.max_rel, tolerance) for part in (*layers, logits, *routers)):
+        return sides
+    return Sides(sides.mine, sides.theirs, rounded(), sides.places, sides.routers, sides.forced)
+
+
+def judge(sides: Sides, tolerance: float) -> Judged:
+    """Compare every part with the reference's, and with what rounding does to it where that is known."""
+    layers, logits = compare(sides.mine, sides.theirs)
+    routers = _routers(sides, sides.mine)
+    if sides.rounded is not None:
+        layers, logits = with_noise(layers, logits, sides.rounded, sides.theirs)
+        noise = _routers(sides, sides.rounded)
+        routers = [part.model_copy(update=noise_of(found)) for part, found in zip(routers, noise, strict=True)]
+    first = next(_wrong(layers, logits, routers, tolerance, sides.forced), None)
+    return Judged(layers, logits, routers, first)
+
+
+def _routers(sides: Sides, outputs: Outputs) -> list[RouterDrift]:
+    return compare_routes(outputs.routes, sides.theirs.routes, sides.routers, sides.places)
+
+
+def _wrong(
+    layers: Sequence[LayerDrift],
+    logits: LogitsDrift,
+    routed: Sequence[RouterDrift],
+    tolerance: float,
+    forced: bool,
+) -> Iterator[str]:
+    """The names of the parts that are wrong, in the order in which the model computes them.
+
+    What a router's logits are is judged only where routing is forced: else a token that took another expert before has
+    other logits by right. A choice that its logits do not explain is wrong in any case.
+    """
+    by_layer = {part.layer: part for part in routed}
+    for index, layer in enumerate(layers):
+        router = by_layer.get(index - 1)
+        if router is not None and forced and drifts(router, tolerance):
+            yield router.name
+        if router is not None and router.unexplained:
+            yield f"layer {router.layer} routing"
+        if drifts(layer, tolerance):
+            yield layer.name
+    if drifts(logits, tolerance):
+        yield "logits"
+
+
+def hints(first: str | None, routed: Sequence[RouterDrift], forced: bool) -> tuple[str, ...]:
+    """What to try where flipped experts may be what drifted."""
+    flips = [part for part in routed if part.flips]
+    if first is None or forced or not flips or flips[0].unexplained:
+        return ()
+    return (
+        f"tokens took other experts than in the reference, from layer {flips[0].layer} on; --forced-routing takes "
+        "ours in both, so that a flipped expert does not hide or fake a drift",
+    )
