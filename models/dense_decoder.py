@@ -62,17 +62,17 @@ def read_dense(
 ) -> ModelConfig:
     """The ModelConfig of a decoder; the keyword arguments, and `form`, say how its family departs from the common form.
 
-    `default_kv_heads` and `default_head_dim` are what transformers supplies for an absent key (None: as many kv heads
-    as heads, and hidden_size / heads); so are `default_theta`, and `partial_rotary` of the families whose rope may turn
-    a part of each head (None: always whole heads). `intermediate_size` is for families without dense feed-forwards,
-    whose files have no such key, and `rope` has been read already by those with several; `activation` is the key of the
-    activation and its default.
+    Defaults are what transformers supplies for absent keys (None: as many kv heads as heads, hidden_size / heads);
+    `partial_rotary` is that of families whose rope may turn a part of each head (None: whole heads only), `activation`
+    the activation's key and its default. `intermediate_size` is for families without dense feed-forwards, whose files
+    have no such key; `rope` has been read already by those with several.
     """
-    heads = fields.integer("num_attention_heads")
-    hidden = fields.integer("hidden_size")
+    heads, hidden = fields.integer("num_attention_heads"), fields.integer("hidden_size")
     head_dim = latent.head_dim if latent else _head_dim(fields, hidden, heads, default_head_dim)
     limit = fields.integer(limit_key)
-    turned, interleaved = (latent.rope_dim, latent.interleaved) if latent else (head_dim, False)
+    if rope is None:
+        turned = latent.rope_dim if latent else head_dim
+        rope = read_rope(fields, turned, limit, default_theta, partial_rotary, rope_ignored)
     return ModelConfig(
         name=name,
         family=fields.text("model_type"),
@@ -87,11 +87,7 @@ def read_dense(
         max_position_embeddings=limit,
         norm_eps=fields.number("rms_norm_eps", maximum=1.0),
         activation=_activation(fields, *activation),
-        rope=rope
-        or replace(
-            read_rope(fields, turned, limit, default_theta, partial_rotary, rope_ignored),
-            interleaved=interleaved,
-        ),
+        rope=replace(rope, interleaved=latent.interleaved) if latent else rope,
         windows=windows,
         latent=latent,
         tied=fields.flag("tie_word_embeddings", default_tied),
