@@ -58,11 +58,14 @@ class CardQueue:
                 yield self._idle
             self.run = run = self._inbox.popleft()
             try:
+                if run.after is not None and not run.after.over.triggered:
+                    yield run.after.over
+                run.after = None
                 yield from self._execute(run)
             except Exception as error:  # whatever it is, it is the ticket's end and is raised to whoever awaits that
                 run.ticket.fail(original(error))
             self.run = self.entry = self.blocked = self.running = None
-            run.ticket.queue_ended()
+            run.queue_ended()
 
     def _execute(self, run: CardRun) -> Process:
         """The hot loop; what is not a plain activity goes through `_special`."""

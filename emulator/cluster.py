@@ -90,14 +90,19 @@ class Cluster:
             for card in self.cards
         )
         self._prepared: OrderedDict[int, Prepared] = OrderedDict()
+        self._latest: dict[int, CardRun] = {}
         self._submitted = self._in_flight = 0
         self.ledger = Ledger(self.cards, topology.links, self.link_resources, self.placement)
 
     # programs
 
-    def submit(self, programs: Sequence[Submission], *, weight: int = 1, priority: int = 0) -> Ticket:
+    def submit(
+        self, programs: Sequence[Submission], *, weight: int = 1, priority: int = 0, in_turn: bool = False
+    ) -> Ticket:
         """Hand programs to the queues of their cards, to be executed after all that was submitted before.
 
+        Queues run on by themselves; with `in_turn` none of a card starts before the card's last program is over, for
+        programs that share buffers.
         On a resource that is short, activities of the highest priority are served first, and those of one priority by
         weight; exchanges of a group by its own, where submissions give it a sharing. ProgramError for a program that is
         not legal, for queues, groups or sharings that do not fit, or for a rank twice.
@@ -109,7 +114,9 @@ class Cluster:
         for submission in programs:
             prepared = self._prepare(submission)
             ops = prepared.ops(submission, self.cards[submission.rank])
-            ticket.runs[submission.rank] = CardRun(ticket, submission, prepared.timeline, ops)
+            after = self._latest.get(submission.rank) if in_turn else None
+            run = CardRun(ticket, submission, prepared.timeline, ops, after)
+            ticket.runs[submission.rank] = self._latest[submission.rank] = run
         self._submitted += 1
         parts = [
             (self.queues[rank][name], run)

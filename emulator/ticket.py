@@ -34,15 +34,36 @@ class Submission:
 
 
 class CardRun:
-    """A submission under way on its card."""
+    """A submission under way on its card.
 
-    __slots__ = ("ticket", "rank", "timeline", "ops", "groups", "sharing", "semaphores")
+    `over` succeeds when all queues have come to its end; `after` is a run of the card that must be over before.
+    """
 
-    def __init__(self, ticket: Ticket, submission: Submission, timeline: Timeline, ops: Sequence[Op]) -> None:
+    __slots__ = ("ticket", "rank", "timeline", "ops", "groups", "sharing", "semaphores", "over", "after", "_queues")
+
+    def __init__(
+        self,
+        ticket: Ticket,
+        submission: Submission,
+        timeline: Timeline,
+        ops: Sequence[Op],
+        after: CardRun | None = None,
+    ) -> None:
         self.ticket, self.rank, self.groups = ticket, submission.rank, submission.groups
         self.sharing = submission.sharing
         self.timeline, self.ops = timeline, ops
         self.semaphores = Semaphores(ticket.env, len(timeline.semaphores))
+        self.over, self.after = simpy.Event(ticket.env), after
+        self._queues = sum(bool(entries) for entries in timeline.queues.values())
+        if not self._queues:
+            self.over.succeed()
+
+    def queue_ended(self) -> None:
+        """A queue has come to the end of its part."""
+        self._queues -= 1
+        if not self._queues:
+            self.over.succeed()
+        self.ticket.queue_ended()
 
 
 class Ticket:

@@ -63,8 +63,8 @@ def compute(prepared: Prepared, follow: Sequence[Request] | None = None) -> tupl
     for request in requests:
         memory.grow_to(request, request.cached_len, 0)
     numbers.fill_cache(prepared.cached, requests, memory.pool, tap.take)
-    scheduler = plan.scheduler(requests)
-    while (step := scheduler.next_step()) is not None:
+    lanes = plan.lanes(requests)
+    while (step := lanes.next_step()) is not None:
         memory.begin(step, requests, 0)
         seen: dict[int, Array] = {}
         result = numbers.run(step, requests, memory.pool, seen.__setitem__)
@@ -78,7 +78,7 @@ def compute(prepared: Prepared, follow: Sequence[Request] | None = None) -> tupl
             for layer, values in seen.items():
                 ours.layers[layer, entry.request].append(values[rows])
         picked = result.picked if follow is None else _followed(step, requests, follow)
-        for request in scheduler.complete(step, picked):
+        for request in lanes.complete(step, picked):
             memory.release(request, 0)
     ours.routes = {request.index: tap.of(request.index) for request in requests}
     ours.not_finite = watch.found

@@ -33,17 +33,19 @@ def replay(plan: JobPlan, memory: JobMemory) -> None:
     What the last step leaves is not freed: nothing is allocated after it.
     """
     requests = plan.requests()
-    scheduler = plan.scheduler(requests)
+    lanes = plan.lanes(requests)
     memory.load(0)
     for request in requests:
         memory.grow_to(request, request.cached_len, 0)
     finished: list[Request] = []
-    while (step := scheduler.next_step()) is not None:
-        for request in finished:
-            memory.release(request, 0)
+    while (step := lanes.next_step()) is not None or lanes.in_flight:
+        if step is None:
+            finished += lanes.complete(lanes.oldest, None)
+            lanes.skip_steps_within_pages(plan.page_tokens)
+            continue
+        while finished:
+            memory.release(finished.pop(0), 0)
         memory.begin(step, requests, 0)
-        finished = scheduler.complete(step, None)
-        scheduler.skip_steps_within_pages(plan.page_tokens)
 
 
 def peaks(plan: JobPlan) -> list[MemoryPeak]:

@@ -10,6 +10,7 @@ from ..isa.errors import ConfigError, NotYetError
 
 MOST_TOKENS = 1 << 24
 MOST_SEQUENCES = 1 << 16
+MOST_MICRO_BATCHES = 1 << 10
 ENGINES = ("simpy", "compiled")
 
 
@@ -19,7 +20,8 @@ class Job:
 
     Either `prompts` (texts), `prompt_ids` (token ids) or `batch` sequences of which only sizes matter: `cached_len`
     tokens already in the KV cache, `input_len` new prompt tokens after them, `output_len` decode steps. Lengths are in
-    tokens; `chunk_tokens` is the most prompt tokens a step (None: whole prompts).
+    tokens; `chunk_tokens` is the most prompt tokens a step (None: whole prompts). The sequences are dealt into
+    `micro_batches`, so many steps of which are in flight at once.
     """
 
     model: str
@@ -46,6 +48,7 @@ class Job:
     output_len: int | None = None
     cached_len: int | None = None
     chunk_tokens: int | None = None
+    micro_batches: int = 1
     engine: str = "simpy"
     overrides: tuple[tuple[str, str], ...] = ()
     strict: bool = False
@@ -120,6 +123,7 @@ class Job:
             ("--cached-len", self.cached_len, 0, MOST_TOKENS),
             ("--group", self.group, 1, MOST_TOKENS),
             ("--chunk-tokens", self.chunk_tokens, 1, MOST_TOKENS),
+            ("--micro-batches", self.micro_batches, 1, MOST_MICRO_BATCHES),
             ("--max-new-tokens", self.max_new_tokens, 1, MOST_TOKENS),
             ("--top-k", self.top_k, 0, MOST_TOKENS),
             ("--seed", self.seed, 0, (1 << 63) - 1),

@@ -16,6 +16,7 @@ from ..isa.work import Unit
 from ..models.blocks import DecoderLayer, Graph, Moe
 from .dispatch import room_extents
 from .kv_cache import PAGE_TOKENS, PagePool, PagePools
+from .lanes import Lanes
 from .layout import AXES, Layout
 from .lowering.arena import plan_arena
 from .lowering.held import Holding
@@ -25,7 +26,7 @@ from .lowering.passes.rewrite import CONTEXT
 from .lowering.stage import STATES, LoweringOptions, Sampling
 from .memory import Footprint, JobMemory, footprint
 from .routing import routed_extents
-from .scheduler import Entry, Request, Scheduler, Step
+from .scheduler import Entry, Request, Step
 
 GRANULE_BYTES = 512  # what device allocators round to
 
@@ -54,6 +55,7 @@ class JobPlan:
     kv_dtype: DType
     sequences: tuple[Lengths, ...]
     chunk_tokens: int | None = None
+    micro_batches: int = 1
     sampling: Sampling = Sampling()
     all_logits: bool = False
     page_tokens: int = PAGE_TOKENS
@@ -79,34 +81,34 @@ class JobPlan:
         pool, pages = PagePool(self.page_tokens), [0] * self.layout.dp
         for request in self.requests():
             pages[request.index % self.layout.dp] += pool.pages_for(request.most_kv_tokens)
-        most = -(-len(self.sequences) // self.layout.dp)
+        held = -(-len(self.sequences) // self.layout.dp)
         longest = max(pool.pages_for(request.most_kv_tokens) for request in self.requests())
         routed = routed_extents(self.graph, tokens) | room_extents(self.graph, self.layout, tokens)
         extents = routed | {
             "tokens": (tokens,),
-            "sequences": (most,),
+            "sequences": (-(-held // self.micro_batches),),
             "rows": (rows,),
             "pages": (max(pages),),
             "table_pages": (longest,),
             CONTEXT: (longest * self.page_tokens,),
             "positions": (self.graph.max_position_embeddings,),
-            STATES: (most,),
+            STATES: (held,),
         }
         return Binding(extents, dict.fromkeys(AXES, 0))
 
-    def scheduler(self, requests: Sequence[Request]) -> Scheduler:
-        """What decides the job's steps over some of its requests."""
-        return Scheduler(requests, self.chunk_tokens, self.layout.dp)
+    def lanes(self, requests: Sequence[Request]) -> Lanes:
+        """What decides the job's steps over its requests."""
+        return Lanes(requests, self.chunk_tokens, self.layout.dp, self.micro_batches)
 
     def _steps_until_decode(self) -> list[Step]:
-        """Steps up to the first that only decodes: later ones are never larger."""
-        scheduler = self.scheduler(self.requests())
+        """Steps of every micro-batch up to its first that only decodes: later ones are never larger."""
         steps: list[Step] = []
-        while (step := scheduler.next_step()) is not None:
-            steps.append(step)
-            if step.kind == "decode":
-                break
-            scheduler.complete(step, None)
+        for scheduler in self.lanes(self.requests()).schedulers:
+            while (step := scheduler.next_step()) is not None:
+                steps.append(step)
+                if step.kind == "decode":
+                    break
+                scheduler.complete(step, None)
         return steps
 
     def rows_of(self, entries: Iterable[Entry]) -> int:

@@ -84,6 +84,7 @@ def prepare(job: Job) -> Prepared:
         kv_dtype=kv_dtype,
         sequences=lengths,
         chunk_tokens=job.chunk_tokens,
+        micro_batches=job.micro_batches,
         sampling=Sampling(job.temperature, job.top_k, job.top_p),
         all_logits=job.logits,
         holding=holding_of(job.weights, job.group, checkpoint),

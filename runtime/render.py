@@ -50,7 +50,7 @@ def report_parts(report: Report) -> Iterator[RenderableType]:
     if report.oom:
         yield ""
         yield from oom_parts(report.oom)
-    tables = (_figures, _requests, _phases, _units, _communication, _busiest_links)
+    tables = (_figures, _requests, _phases, _stages, _units, _communication, _busiest_links)
     for part in (made(report) for made in tables):
         if part is not None:
             yield ""
@@ -166,6 +166,15 @@ def _phases(report: Report) -> Group | None:
         if rows
         else None
     )
+
+
+def _stages(report: Report) -> Group | None:
+    if len(report.stages) < 2:
+        return None
+    rows = [
+        (item.stage, item.layers, duration(item.busy_ps), f"{100 * item.idle_share:.1f} %") for item in report.stages
+    ]
+    return table("Pipeline stages", ("stage", "layers", "busy", "idle"), rows)
 
 
 def shares(bounds: Bounds) -> str:

@@ -178,6 +178,15 @@ class StepReport(Part):
     bounds: Bounds
 
 
+class StageReport(Part):
+    """One pipeline stage: `busy_ps` in which its cards executed something, their mean, and the share they idled."""
+
+    stage: Count
+    layers: Count
+    busy_ps: Picoseconds
+    idle_share: float
+
+
 class NotFinite(Part):
     """Where a number first left the finite range: in which step, on which card, by which instruction of which layer.
 
@@ -280,7 +289,7 @@ class Totals(Part):
 
 
 class PhaseReport(Part):
-    """All steps of one kind."""
+    """All steps of one kind; the time that several of them are in flight counts once."""
 
     steps: Count
     elapsed_ps: Picoseconds
@@ -390,6 +399,7 @@ class Report(JobDocument):
     passes: tuple[PassReport, ...] = ()
     requests: tuple[RequestReport, ...]
     steps: tuple[StepReport, ...]
+    stages: tuple[StageReport, ...] = ()
     cards: tuple[CardReport, ...]
     links: tuple[LinkReport, ...] = ()
     collectives: tuple[CollectiveReport, ...] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -13,7 +14,7 @@ from ..emulator.cluster import Cluster
 from ..emulator.exchange import Exchanged
 from ..emulator.hbm import OutOfMemory
 from ..emulator.span import Span
-from ..emulator.ticket import Submission
+from ..emulator.ticket import Submission, Ticket
 from ..isa.instruction import Array
 from ..isa.program import Program
 from .binding import entries_by_holder, step_bindings
@@ -162,28 +163,59 @@ def _numbers(prepared: Prepared, watch: Watch) -> Numbers:
     return Numbers(prepared.plan, prepared.checkpoint, seed, choose=choose, inspect=watch.inspect)
 
 
+@dataclass(frozen=True)
+class _Flight:
+    """A step under way: the programs it runs, and the tokens it picks, which are known once it has ended."""
+
+    step: Step
+    ticket: Ticket
+    heads: tuple[bool, ...]
+    routed: Mapping[str, Counts]
+    picked: list[int] | None = None
+
+    def landed(self, cluster: Cluster) -> StepRecord:
+        """The record of the step, once time has come to its end."""
+        cluster.run_until(self.ticket)
+        ticket = self.ticket
+        spans, exchanges = tuple(ticket.spans), tuple(ticket.exchanged)
+        return StepRecord(self.step, ticket.start_ps, ticket.end_ps, spans, exchanges, self.heads, self.routed)
+
+
 def _steps(state: RunState, numbers: Numbers | None, say: Progress) -> None:
+    """All steps: as many as there are micro-batches are in flight, and end in the order in which they began."""
     plan, requests = state.prepared.plan, state.requests
-    scheduler = plan.scheduler(requests)
-    expected = max(request.max_new_tokens for request in requests)
-    while (step := scheduler.next_step()) is not None:
-        say(step.index, max(expected, step.index + 1), f"step {step.index}, {step.kind}")
-        state.memory.begin(step, requests, now_ps(state.cluster.env))
-        result = numbers.run(step, requests, state.memory.pool) if numbers else None
-        state.watch.ended(step)
-        if result is not None and not np.isfinite(result.logits).all():
-            state.not_finite.append(step.index)
-        record = time_step(state, step, result.routed if result else None)
+    lanes = plan.lanes(requests)
+    expected = max(request.max_new_tokens for request in requests) * plan.micro_batches
+    flying: deque[_Flight] = deque()
+    while (step := lanes.next_step()) is not None or flying:
+        if step is not None:
+            say(step.index, max(expected, step.index + 1), f"step {step.index}, {step.kind}")
+            flying.append(_take_off(state, numbers, step))
+            continue
+        flight = flying.popleft()
+        record = flight.landed(state.cluster)
         state.records.append(record)
-        emitting = [entry.request for entry in step.entries if entry.emits]
-        for index in emitting:
+        for index in [entry.request for entry in record.step.entries if entry.emits]:
             state.first_token_ps.setdefault(index, record.end_ps)
             state.last_token_ps[index] = record.end_ps
-        if result is not None and plan.all_logits:
-            _keep_logits(state, step, result)
-        for request in scheduler.complete(step, result.picked if result else None):
+        for request in lanes.complete(record.step, flight.picked):
             state.memory.release(request, record.end_ps)
     say(expected, expected, "done")
+
+
+def _take_off(state: RunState, numbers: Numbers | None, step: Step) -> _Flight:
+    """Give a step its memory, compute its numbers, and hand its programs to the cards."""
+    requests = state.requests
+    state.memory.begin(step, requests, now_ps(state.cluster.env))
+    result = numbers.run(step, requests, state.memory.pool) if numbers else None
+    state.watch.ended(step)
+    if result is None:
+        return _submit(state, step, None)
+    if not np.isfinite(result.logits).all():
+        state.not_finite.append(step.index)
+    if state.prepared.plan.all_logits:
+        _keep_logits(state, step, result)
+    return replace(_submit(state, step, result.routed), picked=result.picked)
 
 
 def time_step(state: RunState, step: Step, routed: Mapping[str, Counts] | None = None) -> StepRecord:
@@ -191,7 +223,11 @@ def time_step(state: RunState, step: Step, routed: Mapping[str, Counts] | None =
 
     `routed` is what the step's numbers gave the experts; the run's routing model says it where there are none.
     """
-    plan, cluster = state.prepared.plan, state.cluster
+    return _submit(state, step, routed).landed(state.cluster)
+
+
+def _submit(state: RunState, step: Step, routed: Mapping[str, Counts] | None) -> _Flight:
+    plan = state.prepared.plan
     if routed is None:
         tokens = [sum(entry.count for entry in own) for own in entries_by_holder(plan.layout, step)]
         routed = step_routing(plan.graph, plan.layout, step.index, tokens, state.routing)
@@ -201,10 +237,9 @@ def time_step(state: RunState, step: Step, routed: Mapping[str, Counts] | None =
         Submission(rank, plan.lowered(rank, heads[rank]).program, binding, plan.layout.groups(rank))
         for rank, binding in enumerate(bindings)
     ]
-    ticket = cluster.submit(submissions)
-    cluster.run_until(ticket)
-    spans, exchanges = tuple(ticket.spans), tuple(ticket.exchanged)
-    return StepRecord(step, ticket.start_ps, ticket.end_ps, spans, exchanges, heads, routed)
+    # programs of one card use the same buffers, so that one must be over before the next begins
+    ticket = state.cluster.submit(submissions, in_turn=plan.micro_batches > 1)
+    return _Flight(step, ticket, heads, routed)
 
 
 def _keep_logits(state: RunState, step: Step, result: StepNumbers) -> None:

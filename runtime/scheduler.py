@@ -65,11 +65,12 @@ class Entry:
 
 @dataclass(frozen=True)
 class Step:
-    """One step: entries in request order, those of each data-parallel replica together."""
+    """One step of a micro-batch: entries in request order, those of each data-parallel replica together."""
 
     index: int
     kind: StepKind
     entries: tuple[Entry, ...]
+    lane: int = 0
 
     @property
     def tokens(self) -> int:

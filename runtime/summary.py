@@ -39,6 +39,7 @@ from .report import (
     UnitUse,
 )
 from .rests_on import evidence_reports, user_set
+from .stages import covered_ps, stage_reports
 from .watch import describe
 
 if TYPE_CHECKING:
@@ -132,12 +133,15 @@ def summarise(state: RunState, wall_s: float) -> Report:
         passes=passes,
         requests=requests,
         steps=steps,
+        stages=stage_reports(
+            plan.layout, len(plan.graph.layers), [span for record in state.records for span in record.spans], elapsed_ps
+        ),
         cards=tuple(_card(state, rank, elapsed_ps) for rank in range(plan.layout.cards)),
         links=link_reports(state.cluster, elapsed_ps),
         collectives=collectives,
         axes=axes,
         totals=_totals(plan, requests, steps, elapsed_ps),
-        phases=_phases(steps),
+        phases=_phases(state, steps),
         evidence=evidence_of(prepared),
         warnings=(*prepared.warnings, *idle_fusions(plan, passes), *_numbers_lost(state)),
         not_modelled=NOT_MODELLED,
@@ -234,7 +238,7 @@ def _mean(values: list[float]) -> float | None:
 
 def _totals(plan: JobPlan, requests: Sequence[RequestReport], steps: Sequence[StepReport], elapsed_ps: int) -> Totals:
     ttfts = [request.ttft_s for request in requests if request.ttft_s is not None]
-    prompt_ps = sum(step.end_ps - step.start_ps for step in steps if step.kind != "decode")
+    prompt_ps = covered_ps((step.start_ps, step.end_ps) for step in steps if step.kind != "decode")
     prompt_tokens = sum(request.prompt_tokens for request in requests)
     finished = all(request.finish_reason for request in requests)
     output = sum(request.output_tokens for request in requests)
@@ -262,15 +266,33 @@ def _numbers_lost(state: RunState) -> Iterator[str]:
         yield f"numbers passed the range of {dtype}, though the logits are finite{where}"
 
 
-def _phases(steps: Sequence[StepReport]) -> Phases:
+def _phases(state: RunState, steps: Sequence[StepReport]) -> Phases:
     found: dict[str, PhaseReport] = {}
     for kind in ("prefill", "decode", "mixed"):
-        own = [step for step in steps if step.kind == kind]
-        if own:
-            bounds = Bounds(**{name: sum(getattr(step.bounds, name) for step in own) for name in BOUNDS})
-            elapsed = sum(step.end_ps - step.start_ps for step in own)
-            found[kind] = PhaseReport(steps=len(own), elapsed_ps=elapsed, bound=bounds.largest, bounds=bounds)
+        own = [index for index, step in enumerate(steps) if step.kind == kind]
+        if not own:
+            continue
+        elapsed = covered_ps((steps[index].start_ps, steps[index].end_ps) for index in own)
+        if elapsed == sum(steps[index].end_ps - steps[index].start_ps for index in own):
+            each = [steps[index].bounds for index in own]
+        else:
+            each = list(_held_together([state.records[index] for index in own]))
+        bounds = Bounds(**{name: sum(getattr(held, name) for held in each) for name in BOUNDS})
+        found[kind] = PhaseReport(steps=len(own), elapsed_ps=elapsed, bound=bounds.largest, bounds=bounds)
     return Phases(**found)
+
+
+def _held_together(records: Sequence[StepRecord]) -> Iterator[Bounds]:
+    """What held steps in flight together, stretch by stretch of time in which some of them are."""
+    spans: list[Span] = []
+    start = end = records[0].start_ps
+    for record in sorted(records, key=lambda record: record.start_ps):
+        if record.start_ps > end:
+            yield held_ps(spans, start, end)
+            spans, start = [], record.start_ps
+        spans += record.spans
+        end = max(end, record.end_ps)
+    yield held_ps(spans, start, end)
 
 
 def _host(state: RunState, wall_s: float) -> HostReport:

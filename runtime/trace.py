@@ -157,10 +157,16 @@ def _step_events(steps: Sequence[StepReport]) -> Iterator[Event]:
     yield _metadata("process_name", STEPS_PID, name="steps")
     yield _metadata("process_sort_index", STEPS_PID, sort_index=STEPS_PID)
     yield from _row_metadata(STEPS_PID, _tid(STEPS_PID, 0), "steps", 0)
+    ends = [0]  # of the last step in each row: steps in flight together stand in rows of their own
     for step in steps:
+        row = next((row for row, end in enumerate(ends) if end <= step.start_ps), len(ends))
+        if row == len(ends):
+            ends.append(0)
+            yield from _row_metadata(STEPS_PID, _tid(STEPS_PID, row), f"steps {row}", row)
+        ends[row] = step.end_ps
         args = {"tokens": step.tokens, "sequences": step.sequences, "bound": step.bound}
         name, times_ps = f"{step.kind} {step.index}", (step.start_ps, step.end_ps)
-        yield _complete(name, step.kind, STEPS_PID, _tid(STEPS_PID, 0), times_ps, args)
+        yield _complete(name, step.kind, STEPS_PID, _tid(STEPS_PID, row), times_ps, args)
 
 
 def _span_event(span: TracedSpan, tid: int, block: str, instruction: str) -> Event:

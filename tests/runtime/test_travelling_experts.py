@@ -130,7 +130,7 @@ def test_every_rank_counts_what_the_loads_of_all_say(checkpoint, layout: str) ->
     plan, requests = prepared.plan, prepared.requests()
     memory = plan.memory(range(plan.layout.cards))
     memory.load(0)
-    step = plan.scheduler(requests).next_step()
+    step = plan.lanes(requests).next_step()
     assert step is not None
     memory.begin(step, requests, 0)
     numbers = Numbers(plan, prepared.checkpoint)
