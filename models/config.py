@@ -11,6 +11,7 @@ from typing import Any
 from ..isa.errors import ConfigError, UnsupportedError
 from .family import Family
 from .fields import Fields, cut, short
+from .missing import what_is_missing
 from .model_config import ModelConfig
 from .packs.quantization_config import read_quantization
 from .paths import refuse_endless
@@ -38,26 +39,6 @@ HARMLESS = frozenset(
     unk_token_id unsloth_fixed unsloth_version use_bfloat16 use_cache use_flash_attn
     """.split()
 )
-
-# What an unknown config's keys betray about it, so that the refusal can say which mathematics is missing.
-_ATTENTION_SIGNS = {
-    "kv_lora_rank": "multi-head latent attention",
-    "index_topk": "sparse attention by an indexer",
-    "linear_attn_config": "linear attention (KDA)",
-    "linear_num_value_heads": "linear attention (gated delta net)",
-    "attention_chunk_size": "chunked attention",
-    "compress_ratios": "compressed sparse attention",
-    "ssm_state_size": "state space (Mamba)",
-    "mamba_d_state": "state space (Mamba)",
-}
-_OTHER_SIGNS = {
-    "n_routed_experts": "mixture of experts",
-    "num_local_experts": "mixture of experts",
-    "num_experts": "mixture of experts",
-    "attn_res_block_size": "attention residuals",
-    "hc_mult": "hyper-connections",
-    "vision_config": "vision tower",
-}
 
 
 def read_config(
@@ -138,25 +119,6 @@ def _known(raw: Mapping[str, Any], where: str) -> Family:
         raise ConfigError(f"{where}: model_type is {short(model_type)}; it must be one of {', '.join(families)}")
     if model_type not in families:
         raise UnsupportedError(
-            f"{cut(model_type)} is not supported: {_what_is_missing(raw)}; known: {', '.join(families)} ({where})"
+            f"{cut(model_type)} is not supported: {what_is_missing(raw)}; known: {', '.join(families)} ({where})"
         )
     return families[model_type]
-
-
-def _what_is_missing(raw: Mapping[str, Any]) -> str:
-    inner = raw.get("text_config")
-    keys = {**raw, **inner} if isinstance(inner, Mapping) else raw
-    attention = _signs(keys, _ATTENTION_SIGNS)
-    parts = [f"attention kind {', '.join(attention)}"] if attention else []
-    parts += _signs(keys, _OTHER_SIGNS)
-    return "; ".join(parts) if parts else "no family has this model_type"
-
-
-def _signs(keys: Mapping[str, Any], signs: Mapping[str, str]) -> list[str]:
-    found: dict[str, str] = {}
-    for key, meaning in signs.items():
-        if keys.get(key):
-            value = keys[key]
-            shown = f"{key}={value}" if isinstance(value, int | float | str) else key
-            found.setdefault(meaning, f"{meaning} ({shown})")
-    return list(found.values())

@@ -206,9 +206,33 @@ def test_a_quantization_config_is_read_or_refused_by_name() -> None:
 def test_an_unknown_architecture_names_what_is_missing_and_what_is_known() -> None:
     raw = {"model_type": "kimi_k9", "kv_lora_rank": 512, "n_routed_experts": 896}
     assert refused(raw, UnsupportedError).startswith(
-        "kimi_k9 is not supported: attention kind multi-head latent attention (kv_lora_rank=512); "
-        f"mixture of experts (n_routed_experts=896); known: {', '.join(known_families())}"
+        "kimi_k9 is not supported: no family has this model_type; other families have attention kind multi-head latent "
+        "attention (kv_lora_rank=512); mixture of experts (n_routed_experts=896); "
+        f"known: {', '.join(known_families())}"
     )
+
+
+@pytest.mark.parametrize(
+    ("raw", "lacking"),
+    [
+        (
+            {"model_type": "longcat_flash", "zero_expert_num": 256, "kv_lora_rank": 512},
+            "no family has experts that pass their input on (zero_expert_num=256); other families have",
+        ),
+        (
+            {"model_type": "deepseek_v4", "hc_mult": 4, "o_groups": 8, "scoring_func": "sqrtsoftplus"},
+            "no family has output projections in groups (o_groups=8), hyper-connections (hc_mult=4), "
+            "experts scored by sqrtsoftplus; known:",
+        ),
+        (
+            {"model_type": "mimo_v2_flash", "attention_value_scale": 0.707, "scoring_func": "sigmoid"},
+            "no family has scaled values, and kv heads and sizes that differ by kind of layer "
+            "(attention_value_scale=0.707); known:",
+        ),
+    ],
+)
+def test_mathematics_that_no_family_has_is_named(raw: dict[str, Any], lacking: str) -> None:
+    assert lacking in refused(raw, UnsupportedError)
 
 
 def test_a_nested_text_config_betrays_its_attention_too() -> None:
