@@ -10,7 +10,7 @@ from ..isa.control import HALT, SIGNAL, WAIT
 from ..isa.errors import ConfigError, ProgramError
 from ..isa.work import CollectiveShape, TransferShape, Unit
 from .calendar.activity import Demand
-from .calendar.engine import Calendar
+from .calendar.resources import ResourceTable
 from .costs import Cost
 from .span import Bound
 from .spec import CardSpec
@@ -57,7 +57,7 @@ class Card:
     serves one activity at a time; streams share it.
     """
 
-    def __init__(self, calendar: Calendar, rank: int, spec: CardSpec) -> None:
+    def __init__(self, calendar: ResourceTable, rank: int, spec: CardSpec) -> None:
         self.rank, self.spec = rank, spec
         copying = [queue.name for queue in spec.queues if Unit.DMA in queue.units]
         self.engine_of = {name: f"dma{number % spec.dma.engines}" for number, name in enumerate(copying)}

@@ -24,11 +24,11 @@ HELD_BOUND: dict[str, Bound] = {"unit": "compute", "hbm": "hbm", "link": "link",
 class CardQueue:
     """A queue and its inbox of submissions, served one after the other.
 
-    `run` and `entry` are where it stands, `blocked` what it waits for there, `running` its last activity of its own.
+    `order` is its place among the queues of all cards. `run` and `entry` are where it stands, `blocked` what it waits for there, `running` its last activity of its own.
     """
 
-    def __init__(self, calendar: Calendar, rank: int, name: str) -> None:
-        self.calendar, self.rank, self.name = calendar, rank, name
+    def __init__(self, calendar: Calendar, rank: int, name: str, order: int) -> None:
+        self.calendar, self.rank, self.name, self.order = calendar, rank, name, order
         self.env = calendar.env
         self.run: CardRun | None = None
         self.running: Running | None = None
@@ -73,6 +73,7 @@ class CardQueue:
         start, (weight, priority) = self.calendar.run, ticket.exchange.sharing
         semaphores, flow, append = run.semaphores, Action.FLOW, ticket.spans.append
         values, waiters = semaphores.values, semaphores.waiters
+        order = ticket.exchange.first_order + self.order
         for entry in run.timeline.queues[name]:
             self.entry = entry
             call, position, site, mnemonic, own, waits, _ = entry
@@ -85,7 +86,7 @@ class CardQueue:
                 return
             op = ops[site]
             if op.action is flow:
-                self.running = running = start(op.demand, weight=weight, priority=priority)
+                self.running = running = start(op.demand, weight=weight, priority=priority, order=order)
                 yield running.done
                 bound = op.bound if running.held_ps is None else self._held_bound(running, op.bound, "dispatch")
                 begin, end = running.start_ps, running.end_ps
@@ -149,8 +150,10 @@ class CardQueue:
         return self._span(entry, issued, max(issued, meeting.start_ps), "dependency", meeting.late)
 
     def _start(self, run: CardRun, op: Op) -> Running:
-        weight, priority = run.ticket.exchange.sharing
-        self.running = self.calendar.run(op.demand, weight=weight, priority=priority)
+        exchange = run.ticket.exchange
+        weight, priority = exchange.sharing
+        order = exchange.first_order + self.order
+        self.running = self.calendar.run(op.demand, weight=weight, priority=priority, order=order)
         return self.running
 
     def _party(self, run: CardRun, entry: Entry, op: Op) -> Party:

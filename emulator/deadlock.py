@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import Protocol
 
 import simpy
 
@@ -16,6 +17,22 @@ from .ticket import CardRun
 LISTED = 40
 
 
+class Lacking(Protocol):
+    """An exchange that some rank has not come to."""
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """All members."""
+
+    @property
+    def turn(self) -> int:
+        """Its number among the group's collectives, or TRANSFER."""
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Who has not come."""
+
+
 class DeadlockError(ProgramError):
     """The calendar ran dry while instructions wait. `waiters` says of each what it is and what it waits for."""
 
@@ -26,11 +43,15 @@ class DeadlockError(ProgramError):
 
 def deadlock(env: simpy.Environment, calendar: Calendar, queues: Sequence[Mapping[str, CardQueue]]) -> DeadlockError:
     """The error that names every waiting queue of every card."""
-    waiters = tuple(_waiters(calendar, queues))
+    return deadlock_of(env.now, tuple(_waiters(calendar, queues)))
+
+
+def deadlock_of(now_ps: int, waiters: tuple[str, ...]) -> DeadlockError:
+    """The error that lists who waits for what."""
     shown = "".join(f"\n  {waiter}" for waiter in waiters[:LISTED])
     more = f"\n  and {len(waiters) - LISTED} more" if len(waiters) > LISTED else ""
     return DeadlockError(
-        f"deadlock at {env.now} ps: nothing can happen any more, and {len(waiters)} instructions wait:{shown}{more}",
+        f"deadlock at {now_ps} ps: nothing can happen any more, and {len(waiters)} instructions wait:{shown}{more}",
         waiters,
     )
 
@@ -49,23 +70,28 @@ def _waiters(calendar: Calendar, queues: Sequence[Mapping[str, CardQueue]]) -> I
                 have, name = queue.run.semaphores.values[index], queue.run.timeline.semaphores[index]
                 yield f"{where} waits for semaphore {name}: it stands at {have} and must reach {need}"
             elif id(queue.running) in stalled:
-                yield f"{where} {_stands_still(stalled[id(queue.running)])}"
+                yield f"{where} {stands_still(stalled[id(queue.running)])}"
 
 
 def _lacks(meeting: Meeting, run: CardRun, stalled: Mapping[int, Resource]) -> str:
     """What keeps a meeting from starting or from ending."""
     if meeting.start_ps >= 0:
         held = next((stalled[id(running)] for running in meeting.activities if id(running) in stalled), None)
-        return f"{meeting.name}, which {_stands_still(held) if held else 'is under way'}"
-    absent = [f"{n}" if n in run.ticket.runs else f"{n} (not in this submission)" for n in meeting.missing]
+        return f"{meeting.name}, which {stands_still(held) if held else 'is under way'}"
+    return f"{meeting.name}: {who_is_missing(meeting, run.ticket.runs)}"
+
+
+def who_is_missing(meeting: Lacking, submitted: Container[int]) -> str:
+    """Which ranks have not come to an exchange."""
+    absent = [f"{n}" if n in submitted else f"{n} (not in this submission)" for n in meeting.missing]
     ranks = f"rank{'s' if len(absent) > 1 else ''} {', '.join(absent)}"
     if meeting.turn != TRANSFER:
-        return f"{meeting.name}: {ranks} {'have' if len(absent) > 1 else 'has'} not come"
+        return f"{ranks} {'have' if len(absent) > 1 else 'has'} not come"
     missing = "SEND" if meeting.missing == meeting.ranks[:1] else "RECV"
-    return f"{meeting.name}: no {missing} comes from {ranks}"
+    return f"no {missing} comes from {ranks}"
 
 
-def _stands_still(resource: Resource) -> str:
+def stands_still(resource: Resource) -> str:
     """Why an activity does not move."""
     if resource.capacity_per_s == 0:
         return f"stands still: {resource.name} has capacity 0"

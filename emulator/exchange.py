@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Iterator
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import simpy
 
@@ -61,6 +61,17 @@ class Exchanged(NamedTuple):
         return self.message.kind in TRANSFERS
 
 
+class Gathering(Protocol):
+    """An exchange that all members have come to."""
+
+    ranks: tuple[int, ...]
+    parties: dict[int, Party]
+
+    @property
+    def name(self) -> str:
+        """How errors call it."""
+
+
 class Meeting:
     """One exchange: who has come, the activities since it started, and `gate`, which succeeds when it ends.
 
@@ -109,6 +120,7 @@ class Exchange:
         self._calendar, self._wires, self._eager_bytes, self._detail = calendar, wires, eager_bytes, detail
         self._env = calendar.env
         self.sharing = Sharing()
+        self.first_order, self.orders_a_card = 0, 1  # of its activities, for units that serve one at a time
         self.exchanged: list[Exchanged] = []
         self._cause: Exception | None = None
         self._turns: dict[tuple[int, tuple[int, ...]], int] = {}
@@ -130,12 +142,12 @@ class Exchange:
                     f"{meeting.name}: members differ: {other.name} brings {other.message}; "
                     f"{party.name} brings {party.message}"
                 )
-            _check_sharing(meeting, other, party)
+            check_sharing(meeting.name, other, party)
             break  # all before agree with the first
         meeting.parties[party.rank] = party
         if len(meeting.parties) == len(ranks):
             del self._collectives[ranks, turn]
-            self._start(meeting, _message_of_all(meeting) if party.message.arriving_bytes else party.message)
+            self._start(meeting, message_of_all(meeting) if party.message.arriving_bytes else party.message)
         return meeting
 
     def send(self, party: Party, target: int) -> Meeting:
@@ -196,7 +208,7 @@ class Exchange:
                     f"{meeting.name}: its ends differ: {other.name} brings {other.message}; "
                     f"{party.name} brings {party.message}"
                 )
-            _check_sharing(meeting, other, party)
+            check_sharing(meeting.name, other, party)
         meeting.parties[party.rank] = party
         if not meeting.missing:
             waiting.remove(meeting)
@@ -224,7 +236,8 @@ class Exchange:
 
     def _run(self, meeting: Meeting, demand: Demand) -> Running:
         weight, priority = next(iter(meeting.parties.values())).sharing
-        running = self._calendar.run(demand, weight=weight, priority=priority)
+        order = self.first_order + owner(meeting.ranks, meeting.turn) * self.orders_a_card + self.orders_a_card - 1
+        running = self._calendar.run(demand, weight=weight, priority=priority, order=order)
         meeting.activities.append(running)
         return running
 
@@ -255,15 +268,21 @@ class Exchange:
         meeting.gate.succeed()
 
 
-def _check_sharing(meeting: Meeting, one: Party, other: Party) -> None:
+def owner(ranks: tuple[int, ...], turn: int) -> int:
+    """The rank whose activity an exchange is: the sender, or the lowest of a collective."""
+    return ranks[0] if turn == TRANSFER else min(ranks)
+
+
+def check_sharing(meeting: str, one: Party, other: Party) -> None:
+    """Raise ProgramError where two members of a meeting share differently."""
     if one.sharing != other.sharing:
         raise ProgramError(
-            f"{meeting.name}: {one.name} shares by {one.sharing} and {other.name} by {other.sharing}; give a group the "
+            f"{meeting}: {one.name} shares by {one.sharing} and {other.name} by {other.sharing}; give a group the "
             "same sharing on every member"
         )
 
 
-def _message_of_all(meeting: Meeting) -> Message:
+def message_of_all(meeting: Gathering) -> Message:
     """What an all-to-all moves: part i * n + j goes from member i to member j. ProgramError unless j expects it."""
     parties = [meeting.parties[rank] for rank in meeting.ranks]
     for receiver, sent in zip(parties, zip(*(party.message.part_bytes for party in parties), strict=True), strict=True):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ..interconnect.link import Link
-from .card import Card
+from .card import Card, Op
 from .exchange import Exchanged
 from .span import union_ps
 from .ticket import Ticket
@@ -52,22 +52,22 @@ class Ledger:
     def add(self, ticket: Ticket) -> None:
         """Add the instructions of a submission that have ended."""
         runs = {rank: (run.ops, run.timeline.rows) for rank, run in ticket.runs.items()}
-        executed: Counter[tuple[int, int]] = Counter()
+        executed: defaultdict[tuple[int, int], list[Interval]] = defaultdict(list)
         for span in ticket.spans:
-            rank = span.card
-            ops, rows = runs[rank]
-            site = rows[span.call][span.position]
-            executed[rank, site] += 1
-            interval = (span.start_ps, span.end_ps)
-            for unit in ops[site].busy:
-                self._open[rank, unit].append(interval)
-        for (rank, site), times in executed.items():
-            op = runs[rank][0][site]
-            if op.runs_alone:
-                for index, amount in op.demand.amounts:
-                    self._amounts[self._owner[index]] += times * amount
+            executed[span.card, runs[span.card][1][span.call][span.position]].append((span.start_ps, span.end_ps))
+        for (rank, site), intervals in executed.items():
+            op, card = runs[rank][0][site], self._cards[rank]
+            self.add_site(rank, op, {index: unit for unit, index in card.resources.items()}, intervals)
         for exchanged in ticket.exchanged:
-            self._add_exchanged(exchanged)
+            self.add_exchanged(exchanged)
+
+    def add_site(self, rank: int, op: Op, units: Mapping[int, str], intervals: Sequence[Interval]) -> None:
+        """Add executions of one instruction of a card; `units` names the resources that its demand asks of."""
+        for unit in op.busy:
+            self._open[rank, unit].extend(intervals)
+        if op.runs_alone:
+            for index, amount in op.demand.amounts:
+                self._amounts[rank, units[index]] += len(intervals) * amount
 
     def settle(self) -> None:
         """Nothing that will be added started before all that has been added ended: its intervals can be summed up."""
@@ -106,7 +106,8 @@ class Ledger:
     def _busy_ps(self, rank: int, unit: str) -> int:
         return self._busy[rank, unit] + union_ps(self._open.get((rank, unit), ()))
 
-    def _add_exchanged(self, exchanged: Exchanged) -> None:
+    def add_exchanged(self, exchanged: Exchanged) -> None:
+        """Add a collective or transfer that has ended."""
         interval = (exchanged.start_ps, exchanged.end_ps)
         for rank in exchanged.ranks[:1] if exchanged.is_transfer else exchanged.ranks:
             self._alone_ps[rank] += exchanged.demand.alone_ps

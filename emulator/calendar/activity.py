@@ -65,7 +65,7 @@ class Running:
     __slots__ = (
         "demand", "weight", "priority", "done", "start_ps", "flow_start_ps", "end_ps", "outcome", "sequence",
         "share", "arrival_ps", "version", "due_ps", "slot", "_division", "_speed", "_remaining_ps", "_since_ps",
-        "holder", "_holder_since_ps", "_held_ps",
+        "holder", "_holder_since_ps", "_held_ps", "order",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +73,7 @@ class Running:
     ) -> None:
         self.demand, self.share = demand, share
         self.weight, self.priority, self.sequence = weight, priority, sequence
+        self.order = sequence  # among those that ask for one unit at one time
         self.done = done
         self.start_ps = now_ps(done.env)
         self.flow_start_ps = self.end_ps = NOT_YET

@@ -101,11 +101,12 @@ class Calendar:
 
     # activities
 
-    def run(self, demand: Demand, *, weight: int = 1, priority: int = 0) -> Running:
+    def run(self, demand: Demand, *, weight: int = 1, priority: int = 0, order: int | None = None) -> Running:
         """Start an activity now: its fixed part, then its flowing part.
 
         On a resource that is short, activities of the highest priority are served first, and those of one priority in
-        proportion to their weights. Raises ConfigError for a demand that is not well formed or when a resource has more
+        proportion to their weights. Of those that come for an exclusive unit at one time and in one priority, the lowest
+        `order` is served first (None: the one that was started first). Raises ConfigError for a demand that is not well formed or when a resource has more
         members than it can count.
         """
         now, fixed_ps = now_ps(self.env), demand.fixed_ps
@@ -116,6 +117,8 @@ class Calendar:
         if type(priority) is not int or not -MAX_PRIORITY <= priority < MAX_PRIORITY:
             raise ConfigError(f"priority={priority!r} must be an int of 32 bits")
         running = Running(demand, self._share(demand), weight, priority, self._sequence, simpy.Event(self.env))
+        if order is not None:
+            running.order = order
         self._sequence += 1
         self._in_flight += 1
         if fixed_ps:
@@ -291,8 +294,8 @@ class Calendar:
         self._set_alarm()
 
     def _grant(self) -> None:
-        """Give units that serve one at a time to those who wait, by arrival, then priority, then order of start."""
-        waiting = sorted(self._waiting, key=lambda r: (r.arrival_ps, -r.priority, r.sequence))
+        """Give units that serve one at a time to those who wait, by arrival, then priority, then order."""
+        waiting = sorted(self._waiting, key=lambda r: (r.arrival_ps, -r.priority, r.order))
         self._waiting = []
         claimed: set[Resource] = set()
         for running in waiting:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ...isa.errors import ConfigError
 
@@ -76,3 +76,13 @@ class Resource:
 
     def __repr__(self) -> str:
         return f"<Resource {self.index} {self.name!r} ({self.kind}) {self.capacity_per_s}/s>"
+
+
+class ResourceTable(Protocol):
+    """Where cards and links enter what activities share."""
+
+    def add_resource(self, name: str, capacity_per_s: int | None, kind: str, exclusive: bool = False) -> int:
+        """Add a resource and return its index."""
+
+    def set_capacity(self, resource: int, capacity_per_s: int) -> None:
+        """Change a capacity from now on, 0 for dead."""
