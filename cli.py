@@ -119,7 +119,11 @@ JOB_OPTIONS: tuple[Callable[[F], F], ...] = (
     click.option("--cached-len", type=int, metavar="N", help="Tokens already in the KV cache of each."),
     click.option("--chunk-tokens", type=int, metavar="N", help="The most prompt tokens a step (default: no bound)."),
     click.option("--micro-batches", type=int, metavar="N", default=1, help="Steps in flight at once (default: 1)."),
-    click.option("--engine", type=click.Choice(["simpy", "compiled"]), help="The calendar (default: simpy)."),
+    click.option(
+        "--engine",
+        type=click.Choice(["simpy", "compiled"]),
+        help="The calendar (default: simpy, without numbers compiled).",
+    ),
     click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a number of the card."),
     click.option(
         "--strict",

@@ -24,7 +24,8 @@ HELD_BOUND: dict[str, Bound] = {"unit": "compute", "hbm": "hbm", "link": "link",
 class CardQueue:
     """A queue and its inbox of submissions, served one after the other.
 
-    `order` is its place among the queues of all cards. `run` and `entry` are where it stands, `blocked` what it waits for there, `running` its last activity of its own.
+    `order` is its place among the queues of all cards. `run` and `entry` are where it stands, `blocked` what it waits
+    for there, `running` its last activity of its own.
     """
 
     def __init__(self, calendar: Calendar, rank: int, name: str, order: int) -> None:

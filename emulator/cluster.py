@@ -9,9 +9,10 @@ import simpy
 from simpy.core import EmptySchedule
 
 from ..interconnect.topology import Topology
-from ..isa.errors import ConfigError, ProgramError, SiltwinError
+from ..isa.errors import ConfigError, SiltwinError
 from ..isa.program import Program
-from .calendar.engine import MAX_PRIORITY, Calendar, int_env
+from .calendar.activity import now_ps
+from .calendar.engine import Calendar, int_env
 from .card import Card, Op
 from .card_queue import CardQueue
 from .choosing import Choose, default_choice
@@ -19,12 +20,11 @@ from .costs import Costs
 from .deadlock import deadlock
 from .exchange import Detail, Exchange, Sharing
 from .failure import carried
-from .machines import KEPT_PROGRAMS, Machines
+from .machines import KEPT_PROGRAMS, Machines, Ran
 from .spec import CardSpec
 from .ticket import CardRun, Submission, Ticket
 from .timeline import Timeline
-from .usage import Ledger, Usage
-from .wires import Wires
+
 
 class Cancelled(SiltwinError):
     """A submission was taken back before it ended."""
@@ -81,6 +81,11 @@ class Cluster(Machines):
         self._prepared: OrderedDict[int, Prepared] = OrderedDict()
         self._latest: dict[int, CardRun] = {}
         self._submitted = self._in_flight = 0
+
+    @property
+    def now_ps(self) -> int:
+        """The time, in picoseconds."""
+        return now_ps(self.env)
 
     # programs
 
@@ -162,6 +167,15 @@ class Cluster(Machines):
         return prepared
 
     # time
+
+    def start(self, programs: Sequence[Submission], *, in_turn: bool = False) -> Ticket:
+        """As `Machines.start`."""
+        return self.submit(programs, in_turn=in_turn)
+
+    def finish(self, ran: Ran) -> None:
+        """As `Machines.finish`."""
+        assert isinstance(ran, Ticket), "programs end where they were started"
+        self.run_until(ran)
 
     def run_until(self, ticket: Ticket) -> None:
         """Let time pass until the ticket is done; raises its cause if it failed.

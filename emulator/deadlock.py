@@ -8,6 +8,7 @@ from typing import Protocol
 import simpy
 
 from ..isa.errors import ProgramError
+from .calendar.activity import now_ps
 from .calendar.engine import Calendar
 from .calendar.resources import Resource
 from .card_queue import CardQueue
@@ -43,15 +44,15 @@ class DeadlockError(ProgramError):
 
 def deadlock(env: simpy.Environment, calendar: Calendar, queues: Sequence[Mapping[str, CardQueue]]) -> DeadlockError:
     """The error that names every waiting queue of every card."""
-    return deadlock_of(env.now, tuple(_waiters(calendar, queues)))
+    return deadlock_of(now_ps(env), tuple(_waiters(calendar, queues)))
 
 
-def deadlock_of(now_ps: int, waiters: tuple[str, ...]) -> DeadlockError:
+def deadlock_of(at_ps: int, waiters: tuple[str, ...]) -> DeadlockError:
     """The error that lists who waits for what."""
     shown = "".join(f"\n  {waiter}" for waiter in waiters[:LISTED])
     more = f"\n  and {len(waiters) - LISTED} more" if len(waiters) > LISTED else ""
     return DeadlockError(
-        f"deadlock at {now_ps} ps: nothing can happen any more, and {len(waiters)} instructions wait:{shown}{more}",
+        f"deadlock at {at_ps} ps: nothing can happen any more, and {len(waiters)} instructions wait:{shown}{more}",
         waiters,
     )
 

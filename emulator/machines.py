@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Protocol
 
 from ..interconnect.topology import Topology
 from ..isa.errors import ConfigError, ProgramError
@@ -10,6 +12,8 @@ from .calendar.engine import MAX_PRIORITY
 from .calendar.resources import ResourceTable
 from .card import Card
 from .choosing import Choose
+from .exchange import Exchanged
+from .span import Span
 from .spec import CardSpec
 from .ticket import Submission
 from .usage import Ledger, Usage
@@ -18,7 +22,22 @@ from .wires import Wires
 KEPT_PROGRAMS = 256
 
 
-class Machines:
+class Ran(Protocol):
+    """Programs that were submitted together; times are picoseconds, and all is known once they have ended."""
+
+    start_ps: int
+    end_ps: int
+
+    @property
+    def spans(self) -> Sequence[Span]:
+        """Every instruction, in any order."""
+
+    @property
+    def exchanged(self) -> Sequence[Exchanged]:
+        """Collectives and transfers, in order of their end."""
+
+
+class Machines(ABC):
     """Equal cards, ranks 0 to `num_cards` - 1, each on the node of a topology that `placement` gives it, by rank.
 
     Without a placement every rank stands on the node of its own number; links and nodes keep the topology's numbers.
@@ -48,6 +67,19 @@ class Machines:
         ports = [card.ports for card in self.cards]
         self._wires = Wires(spec, topology, self.link_resources, ports, choose, self.placement)
         self.ledger = Ledger(self.cards, topology.links, self.link_resources, self.placement)
+
+    @property
+    @abstractmethod
+    def now_ps(self) -> int:
+        """The time, in picoseconds."""
+
+    @abstractmethod
+    def start(self, programs: Sequence[Submission], *, in_turn: bool = False) -> Ran:
+        """Hand programs to the queues of their cards; with `in_turn` a card's last program must be over before."""
+
+    @abstractmethod
+    def finish(self, ran: Ran) -> None:
+        """Let time pass until programs that this cluster has started have ended; raises what went wrong in them."""
 
     @property
     def orders_a_card(self) -> int:

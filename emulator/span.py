@@ -32,6 +32,11 @@ class Span(NamedTuple):
     late: int
 
 
+def in_order(spans: Iterable[Span]) -> list[Span]:
+    """By end, then card, queue and place: the order in which every engine tells them."""
+    return sorted(spans, key=lambda span: (span.end_ps, span[:4]))
+
+
 def union_ps(intervals: Iterable[tuple[int, int]]) -> int:
     """Picoseconds covered by at least one of the (start, end) intervals."""
     total, reached = 0, None

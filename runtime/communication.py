@@ -6,8 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..emulator.cluster import Cluster
 from ..emulator.exchange import Exchanged
+from ..emulator.machines import Machines
 from .layout import Layout
 from .report import AxisReport, CollectiveReport, LinkReport
 
@@ -20,7 +20,7 @@ def axis_of(layout: Layout, ranks: tuple[int, ...]) -> str:
     raise AssertionError(f"ranks {ranks} lie along no axis of {layout}")
 
 
-def link_reports(cluster: Cluster, elapsed_ps: int) -> tuple[LinkReport, ...]:
+def link_reports(cluster: Machines, elapsed_ps: int) -> tuple[LinkReport, ...]:
     """Every directed link that bytes crossed in a job of `elapsed_ps`; unused links left out."""
     return tuple(
         LinkReport(
@@ -53,7 +53,7 @@ class _Sum:
 
 
 def collective_reports(
-    cluster: Cluster, layout: Layout, exchanges: Sequence[Exchanged]
+    cluster: Machines, layout: Layout, exchanges: Sequence[Exchanged]
 ) -> tuple[tuple[CollectiveReport, ...], tuple[AxisReport, ...]]:
     """A row for each kind of exchange along each axis, and one for each axis."""
     links = set(cluster.link_resources)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass, fields
+from typing import Literal
 
-from ..isa.errors import ConfigError, NotYetError
+from ..isa.errors import ConfigError
 
 MOST_TOKENS = 1 << 24
 MOST_SEQUENCES = 1 << 16
@@ -49,7 +50,7 @@ class Job:
     cached_len: int | None = None
     chunk_tokens: int | None = None
     micro_batches: int = 1
-    engine: str = "simpy"
+    engine: Literal["simpy", "compiled"] | None = None
     overrides: tuple[tuple[str, str], ...] = ()
     strict: bool = False
     logits: bool = False
@@ -60,14 +61,17 @@ class Job:
         self._check_names()
         self._check_source()
         self._check_numbers()
-        if self.engine not in ENGINES:
+        if self.engine is not None and self.engine not in ENGINES:
             raise ConfigError(f"engine {self.engine!r} does not exist; engines: {', '.join(ENGINES)}")
-        if self.engine == "compiled":
-            raise NotYetError("--engine compiled comes with a later version; use --engine simpy")
         if self.group is not None and self.weights is None:
             raise ConfigError("--group sizes the blocks of --weights; give --weights too")
         if self.logits and not self.payload:
             raise ConfigError("logits need the payload: leave out --no-payload or --logits")
+
+    @property
+    def calendar(self) -> Literal["simpy", "compiled"]:
+        """The engine asked for; else SimPy beside numbers, and the compiled one for time and memory alone."""
+        return self.engine or ("simpy" if self.payload else "compiled")
 
     def _check_types(self) -> None:
         """Refuse what Python callers may give and the command line cannot, such as batch=True or a lone string."""
@@ -138,6 +142,7 @@ class Job:
 
 # What the annotations of Job mean to isinstance.
 _KINDS: dict[str, type | tuple[type, ...]] = {
+    'Literal["simpy", "compiled"]': str,
     "str": str,
     "int": int,
     "float": (int, float),

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ..emulator.calendar.activity import now_ps
 from ..emulator.cluster import Cluster
+from ..emulator.compiled.cluster import CompiledCluster
 from ..emulator.exchange import Exchanged
 from ..emulator.hbm import OutOfMemory
-from ..emulator.span import Span
-from ..emulator.ticket import Submission, Ticket
+from ..emulator.machines import Machines, Ran
+from ..emulator.span import Span, in_order
+from ..emulator.ticket import Submission
 from ..isa.instruction import Array
 from ..isa.program import Program
 from .binding import entries_by_holder, step_bindings
@@ -56,7 +57,7 @@ class RunState:
     """
 
     prepared: Prepared
-    cluster: Cluster
+    cluster: Machines
     memory: JobMemory
     requests: list[Request]
     routing: Routing
@@ -125,7 +126,8 @@ def start_run(prepared: Prepared, routing: Routing | None = None) -> RunState:
     plan = prepared.plan
     if not prepared.job.payload and routing is None and has_experts(plan.graph):
         prepared = replace(prepared, warnings=(*prepared.warnings, EVEN))
-    cluster = Cluster(
+    kind = CompiledCluster if prepared.job.calendar == "compiled" else Cluster
+    cluster = kind(
         plan.card,
         prepared.cluster.topology(),
         plan.layout.cards,
@@ -152,7 +154,7 @@ def _run(state: RunState, say: Progress) -> None:
         _steps(state, numbers, say)
         state.run_s = time.perf_counter() - begun
     finally:
-        now = now_ps(state.cluster.env)
+        now = state.cluster.now_ps
         for request in state.requests:
             memory.release(request, now)
         memory.unload(now)
@@ -168,16 +170,16 @@ class _Flight:
     """A step under way: the programs it runs, and the tokens it picks, which are known once it has ended."""
 
     step: Step
-    ticket: Ticket
+    ticket: Ran
     heads: tuple[bool, ...]
     routed: Mapping[str, Counts]
     picked: list[int] | None = None
 
-    def landed(self, cluster: Cluster) -> StepRecord:
+    def landed(self, cluster: Machines) -> StepRecord:
         """The record of the step, once time has come to its end."""
-        cluster.run_until(self.ticket)
+        cluster.finish(self.ticket)
         ticket = self.ticket
-        spans, exchanges = tuple(ticket.spans), tuple(ticket.exchanged)
+        spans, exchanges = tuple(in_order(ticket.spans)), tuple(ticket.exchanged)
         return StepRecord(self.step, ticket.start_ps, ticket.end_ps, spans, exchanges, self.heads, self.routed)
 
 
@@ -206,7 +208,7 @@ def _steps(state: RunState, numbers: Numbers | None, say: Progress) -> None:
 def _take_off(state: RunState, numbers: Numbers | None, step: Step) -> _Flight:
     """Give a step its memory, compute its numbers, and hand its programs to the cards."""
     requests = state.requests
-    state.memory.begin(step, requests, now_ps(state.cluster.env))
+    state.memory.begin(step, requests, state.cluster.now_ps)
     result = numbers.run(step, requests, state.memory.pool) if numbers else None
     state.watch.ended(step)
     if result is None:
@@ -238,7 +240,7 @@ def _submit(state: RunState, step: Step, routed: Mapping[str, Counts] | None) ->
         for rank, binding in enumerate(bindings)
     ]
     # programs of one card use the same buffers, so that one must be over before the next begins
-    ticket = state.cluster.submit(submissions, in_turn=plan.micro_batches > 1)
+    ticket = state.cluster.start(submissions, in_turn=plan.micro_batches > 1)
     return _Flight(step, ticket, heads, routed)
 
 

@@ -128,7 +128,7 @@ def summarise(state: RunState, wall_s: float) -> Report:
         card=card_part(plan.card),
         cluster=cluster_part(prepared),
         layout=layout_part(plan.layout),
-        engine="simpy",
+        engine=prepared.job.calendar,
         payload=prepared.job.payload,
         passes=passes,
         requests=requests,

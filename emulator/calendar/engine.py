@@ -105,9 +105,9 @@ class Calendar:
         """Start an activity now: its fixed part, then its flowing part.
 
         On a resource that is short, activities of the highest priority are served first, and those of one priority in
-        proportion to their weights. Of those that come for an exclusive unit at one time and in one priority, the lowest
-        `order` is served first (None: the one that was started first). Raises ConfigError for a demand that is not well formed or when a resource has more
-        members than it can count.
+        proportion to their weights. Of those that come for an exclusive unit at one time, in one priority, the lowest
+        `order` is served first (None: the one that was started first). Raises ConfigError for a demand that is not well
+        formed or when a resource has more members than it can count.
         """
         now, fixed_ps = now_ps(self.env), demand.fixed_ps
         if type(fixed_ps) is not int or fixed_ps < 0:

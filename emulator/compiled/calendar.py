@@ -73,26 +73,26 @@ class CompiledCalendar:
 
     def _make_memory(self, slots: int, queues: int) -> None:
         memory, resources = self.memory, len(self.resources)
-        for table, columns in (
+        for name, columns in (
             (c.INBOXES, queues), (c.PARTS, 2 * queues), (c.ENTRIES, c.ENTRY_COLUMNS), (c.WAITS, 2),
             (c.OPS, c.OP_COLUMNS), (c.SHARES, c.SHARE_COLUMNS), (c.USES, c.USE_COLUMNS), (c.UNITS, 1),
             (c.RUNS, c.RUN_COLUMNS), (c.LINKS, 1), (c.MEETINGS, c.MEETING_COLUMNS), (c.SEMAPHORES, 2),
             (c.SPANS, c.SPAN_COLUMNS), (c.TICKETS, 2),
         ):  # fmt: skip
-            memory.add_table(table, columns, 64)
-        for table, columns, rows in (
+            memory.add_table(name, columns, 64)
+        for name, columns, rows in (
             (c.QUEUES, c.QUEUE_COLUMNS, slots), (c.ACTIVITY, c.ACTIVITY_COLUMNS, slots),
             (c.RESOURCES, c.RESOURCE_COLUMNS, resources), (c.READY_LIST, 1, slots), (c.WAITING_LIST, 1, slots),
             (c.DIRTY_LIST, 1, resources), (c.FRESH_LIST, 1, slots), (c.PENDING_HEAP, c.PENDING_COLUMNS, 4 * slots),
             (c.PRIORITY_LIST, 2, PRIORITIES),
         ):  # fmt: skip
-            memory.add_table(table, columns, rows)
-            memory.reserve(table, rows)
+            memory.add_table(name, columns, rows)
+            memory.reserve(name, rows)
         memory.rows(c.QUEUES)[:, [c.RUN, c.INBOX, c.INBOX_LAST, c.NEXT_BLOCKED, c.BLOCKED_ON]] = NONE
-        rows = memory.rows(c.RESOURCES)
-        rows[:, c.OWNER] = NONE
-        rows[:, c.KIND_BOUND] = [c.BOUNDS.index(HELD_BOUND[resource.kind]) for resource in self.resources]
-        rows[:, c.ROOM] = [_room(resource) for resource in self.resources]
+        table = memory.rows(c.RESOURCES)
+        table[:, c.OWNER] = NONE
+        table[:, c.KIND_BOUND] = [c.BOUNDS.index(HELD_BOUND[resource.kind]) for resource in self.resources]
+        table[:, c.ROOM] = [_room(resource) for resource in self.resources]
         memory.mem[[c.FAULT, c.LEVELS_KNOWN, c.QUEUES_A_CARD]] = NONE, 1, queues
 
     def _make_division(self, slots: int) -> None:
@@ -159,10 +159,9 @@ class CompiledCalendar:
     def _overfull(self) -> Resource:
         """The resource with more members than can be counted, as it stands."""
         index = int(self.memory.mem[c.FAULT])
-        resource, rows = self.resources[index], self.memory.rows(c.ACTIVITY)
+        resource = self.resources[index]
         resource.load = int(self.memory.rows(c.RESOURCES)[index, c.TOTAL])
         resource.members = 1 + resource.load // (resource.nominal << COEFFICIENT_BITS)
-        assert len(rows)
         return resource
 
 

@@ -15,7 +15,7 @@ from ..choosing import Choose, default_choice
 from ..costs import Cost, Costs
 from ..deadlock import DeadlockError, deadlock_of
 from ..exchange import TRANSFER, Exchanged, Sharing, owner
-from ..machines import KEPT_PROGRAMS, Machines
+from ..machines import KEPT_PROGRAMS, Machines, Ran
 from ..span import Span
 from ..spec import CardSpec
 from ..ticket import Submission
@@ -68,7 +68,9 @@ class CompiledRun:
 
     def __init__(self, submission: Submission, prepared: FlatPrepared, ops: list[Op], program: FlatProgram) -> None:
         self.submission, self.timeline, self.ops, self.program = submission, prepared.timeline, ops, program
-        self.row = self.out = NONE
+        self.after: CompiledRun | None = None
+        self.row = self.out = self.semaphores = self.first_link = NONE
+        self.links = 0
 
 
 class CompiledTicket:
@@ -80,6 +82,7 @@ class CompiledTicket:
         self.runs: dict[int, CompiledRun] = {}
         self.encounters: list[Encounter] = []
         self.first_meeting = 0
+        self.ops_at: dict[int, int] = {}  # by the identity of the operations of a run
         self.cards: list[CardSpans] = []
         self.spans: Sequence[Span] = ()
         self.exchanged: list[Exchanged] = []
@@ -106,6 +109,7 @@ class CompiledCluster(Machines):
         self._prepared: OrderedDict[int, FlatPrepared] = OrderedDict()
         self._nodes: dict[tuple[tuple[int, ...], int], tuple[int, int]] = {}
         self.in_flight: list[CompiledTicket] = []
+        self._latest: dict[int, CompiledRun] = {}  # of runs in flight
         self._submitted = 0
 
     @property
@@ -115,7 +119,9 @@ class CompiledCluster(Machines):
 
     # programs
 
-    def submit(self, programs: Sequence[Submission], *, weight: int = 1, priority: int = 0) -> CompiledTicket:
+    def submit(
+        self, programs: Sequence[Submission], *, weight: int = 1, priority: int = 0, in_turn: bool = False
+    ) -> CompiledTicket:
         """As `Cluster.submit`."""
         self._check(programs)
         if not self.in_flight:
@@ -128,7 +134,8 @@ class CompiledCluster(Machines):
             prepared = self._prepare(submission)
             ops = prepared.ops(submission)
             run = CompiledRun(submission, prepared, ops, prepared.flat(ops, self.queue_names))
-            ticket.runs[submission.rank] = run
+            run.after = self._latest.get(submission.rank) if in_turn else None
+            ticket.runs[submission.rank] = self._latest[submission.rank] = run
             found.append(matching.add(submission, run.program, ops))
         self._enter(ticket, matching, found, sharing)
         self._submitted += 1
@@ -149,7 +156,7 @@ class CompiledCluster(Machines):
         ticket.encounters = matching.encounters
         meetings = np.array([self._meeting(encounter) for encounter in matching.encounters], np.int64)
         ticket.first_meeting = memory.append(c.MEETINGS, meetings.reshape(-1, c.MEETING_COLUMNS))
-        ops_at: dict[int, int] = {}
+        ops_at: dict[int, int] = ticket.ops_at
         for run, links in zip(ticket.runs.values(), found, strict=True):
             key = id(run.ops)
             if key not in ops_at:
@@ -166,19 +173,18 @@ class CompiledCluster(Machines):
         self, ticket: CompiledTicket, run: CompiledRun, ops: int, links: list[int], sharing: Sharing
     ) -> None:
         memory, rank = self.calendar.memory, run.submission.rank
-        run.out = memory.reserve(c.SPANS, run.program.count)
-        memory.rows(c.SPANS)[run.out :] = NONE
-        semaphores = memory.reserve(c.SEMAPHORES, len(run.timeline.semaphores))
-        memory.rows(c.SEMAPHORES)[semaphores:] = 0, NONE
-        first_link = memory.append(c.LINKS, np.array(links, np.int64) + ticket.first_meeting)
+        run.out = memory.append(c.SPANS, np.full((run.program.count, c.SPAN_COLUMNS), NONE))
+        run.semaphores = memory.append(c.SEMAPHORES, np.tile([0, NONE], (len(run.timeline.semaphores), 1)))
+        run.first_link, run.links = memory.append(c.LINKS, np.array(links, np.int64) + ticket.first_meeting), len(links)
         order = self._submitted * self.orders + rank * self.orders_a_card
         row = (
-            ticket.row, ops, semaphores, run.out, first_link, rank * self._resources_a_card, sharing.weight,
-            sharing.priority, order, run.program.first,
+            ticket.row, ops, run.semaphores, run.out, run.first_link, rank * self._resources_a_card, sharing.weight,
+            sharing.priority, order, run.program.first, run.program.queues, run.after.row if run.after else NONE,
         )  # fmt: skip
         run.row = memory.append(c.RUNS, np.array([row], np.int64))
-        memory.append(c.INBOXES, np.full((1, len(self.queue_names)), NONE))
-        memory.append(c.PARTS, run.program.parts.reshape(1, -1))
+        memory.ensure(c.INBOXES, run.row + 1)
+        memory.ensure(c.PARTS, run.row + 1)
+        memory.rows(c.INBOXES)[run.row], memory.rows(c.PARTS)[run.row] = NONE, run.program.parts.reshape(-1)
 
     def _post(self, queue: int, run: int, number: int) -> None:
         """Put a run last into the inbox of a queue."""
@@ -232,6 +238,15 @@ class CompiledCluster(Machines):
 
     # time
 
+    def start(self, programs: Sequence[Submission], *, in_turn: bool = False) -> CompiledTicket:
+        """As `Machines.start`."""
+        return self.submit(programs, in_turn=in_turn)
+
+    def finish(self, ran: Ran) -> None:
+        """As `Machines.finish`."""
+        assert isinstance(ran, CompiledTicket), "programs end where they were started"
+        self.run_until(ran)
+
     def run_until(self, ticket: CompiledTicket) -> None:
         """As `Cluster.run_until`."""
         if ticket.end_ps == NONE and ticket.cause is None:
@@ -267,18 +282,19 @@ class CompiledCluster(Machines):
                 ticket.cause = ProgramError(f"{orphan.name} was sent, and rank {rank} never receives it")
             ticket.end_ps = done
             self._account(ticket)
+            self._release(ticket)
         if not self.in_flight:
             self.ledger.settle()
 
     def _fill(self, ticket: CompiledTicket) -> None:
         """Copy what a ticket's programs did out of the tables."""
-        spans = self.calendar.memory.rows(c.SPANS)
+        memory = self.calendar.memory
         ticket.cards = [
-            CardSpans(rank, run.program, self.queue_names, spans[run.out : run.out + run.program.count].copy())
+            CardSpans(rank, run.program, self.queue_names, memory.rows(c.SPANS, run.out, run.program.count).copy())
             for rank, run in ticket.runs.items()
         ]
         ticket.spans = SpanTable(ticket.cards)
-        rows = self.calendar.memory.rows(c.MEETINGS)[ticket.first_meeting :]
+        rows = memory.rows(c.MEETINGS, ticket.first_meeting, len(ticket.encounters))
         met = [(int(rows[n, c.ENDED]), n) for n in range(len(ticket.encounters)) if rows[n, c.ENDED] != NONE]
         for ended, number in sorted(met):
             encounter, row = ticket.encounters[number], rows[number]
@@ -289,6 +305,21 @@ class CompiledCluster(Machines):
             demand = self._wires.cost(encounter.message, encounter.ranks, max(dispatches)).demand
             started = int(row[c.STARTED])
             ticket.exchanged.append(Exchanged(encounter.message, encounter.ranks, started, ended, demand))
+
+    def _release(self, ticket: CompiledTicket) -> None:
+        """Leave a ticket's rows to others."""
+        memory, lengths = self.calendar.memory, {id(run.ops): len(run.ops) for run in ticket.runs.values()}
+        memory.release(c.TICKETS, ticket.row, 1)
+        memory.release(c.MEETINGS, ticket.first_meeting, len(ticket.encounters))
+        for key, first in ticket.ops_at.items():
+            memory.release(c.OPS, first, lengths[key])
+        for rank, run in ticket.runs.items():
+            memory.release(c.SPANS, run.out, run.program.count)
+            memory.release(c.SEMAPHORES, run.semaphores, len(run.timeline.semaphores))
+            memory.release(c.LINKS, run.first_link, run.links)
+            memory.release(c.RUNS, run.row, 1)
+            if self._latest.get(rank) is run:
+                del self._latest[rank]
 
     def _account(self, ticket: CompiledTicket) -> None:
         """Enter what a ticket used."""

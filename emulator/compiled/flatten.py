@@ -51,9 +51,7 @@ class FlatProgram:
     `calls`, `positions` and `sites` say what each row is; `links[q]` lists the rows of exchanges in their order.
     """
 
-    def __init__(
-        self, timeline: Timeline, actions: Sequence[Action], queues: Sequence[str], memory: Memory
-    ) -> None:
+    def __init__(self, timeline: Timeline, actions: Sequence[Action], queues: Sequence[str], memory: Memory) -> None:
         self.timeline = timeline
         rows: list[tuple[int, ...]] = []
         asked: list[tuple[int, int]] = []
@@ -74,9 +72,7 @@ class FlatProgram:
                 semaphore, count = entry.semaphore or (NONE, 0)
                 at = first_wait + len(asked)
                 asked += entry.waits
-                rows.append(
-                    (entry.site, ACTIONS[action], entry.own, at, len(entry.waits), semaphore, count, link)
-                )
+                rows.append((entry.site, ACTIONS[action], entry.own, at, len(entry.waits), semaphore, count, link))
                 named.append((entry.call, entry.position))
             self.parts[number, 1] = len(rows)
         table = np.array(rows, np.int64).reshape(-1, ENTRY_COLUMNS)
@@ -86,6 +82,7 @@ class FlatProgram:
         self.sites: Ints = table[:, 0].copy()
         self.calls, self.positions = np.array(named, np.int64).reshape(-1, 2).T.copy()
         self.count = len(rows)
+        self.queues = int(np.count_nonzero(self.parts[:, 0] != self.parts[:, 1]))
 
 
 class Shares:

@@ -85,10 +85,10 @@ def bound_of(mem: Ints, activity: int) -> int:
     """What would have to be better for an activity to end sooner."""
     holder = mem[activity + c.HELD]
     if holder == NONE:
-        return mem[activity + c.A_BOUND]
+        return int(mem[activity + c.A_BOUND])
     if mem[activity + c.A_FIXED] > mem[c.NOW] - mem[activity + c.FLOWED]:
-        return mem[activity + c.A_BOUND] if mem[activity + c.KIND] == c.GROUP_WORK else c.DISPATCH_BOUND
-    return mem[mem[c.RESOURCES] + holder * c.RESOURCE_COLUMNS + c.KIND_BOUND]
+        return int(mem[activity + c.A_BOUND]) if mem[activity + c.KIND] == c.GROUP_WORK else c.DISPATCH_BOUND
+    return int(mem[mem[c.RESOURCES] + holder * c.RESOURCE_COLUMNS + c.KIND_BOUND])
 
 
 @njit(cache=True)
@@ -198,6 +198,9 @@ def take_run(mem: Ints, queue: int) -> bool:
     run = mem[row + c.INBOX]
     if run == NONE:
         return False
+    after = mem[mem[c.RUNS] + run * c.RUN_COLUMNS + c.R_AFTER]
+    if after != NONE and mem[mem[c.RUNS] + after * c.RUN_COLUMNS + c.R_LEFT]:
+        return False  # its end makes this queue ready
     queues = mem[c.QUEUES_A_CARD]
     number = queue % queues
     part = mem[c.PARTS] + 2 * (run * queues + number)
@@ -211,8 +214,15 @@ def take_run(mem: Ints, queue: int) -> bool:
 def end_run(mem: Ints, queue: int) -> None:
     """A queue has executed all it had to of a program."""
     row = mem[c.QUEUES] + queue * c.QUEUE_COLUMNS
-    ticket = mem[c.TICKETS] + 2 * mem[mem[c.RUNS] + mem[row + c.RUN] * c.RUN_COLUMNS + c.R_TICKET]
+    run = mem[c.RUNS] + mem[row + c.RUN] * c.RUN_COLUMNS
+    ticket = mem[c.TICKETS] + 2 * mem[run + c.R_TICKET]
     mem[row + c.RUN] = NONE
+    mem[run + c.R_LEFT] -= 1
+    if mem[run + c.R_LEFT] == 0:  # programs that go in turn wait for this one
+        first = queue - queue % mem[c.QUEUES_A_CARD]
+        for other in range(first, first + mem[c.QUEUES_A_CARD]):
+            if mem[mem[c.QUEUES] + other * c.QUEUE_COLUMNS + c.RUN] == NONE:
+                make_ready(mem, other)
     mem[ticket + c.LEFT] -= 1
     if mem[ticket + c.LEFT] == 0:
         mem[ticket + c.DONE] = mem[c.NOW]
@@ -235,13 +245,13 @@ def issue(mem: Ints, queue: int, run: int, entry: int) -> bool:
         return True
     mem[row + c.STEP] = c.EXECUTING if action == c.FLOW else c.DISPATCHING
     start_own(mem, queue, run, op)
-    return mem[row + c.STEP] != c.EXECUTING and mem[row + c.STEP] != c.DISPATCHING
+    return bool(mem[row + c.STEP] != c.EXECUTING and mem[row + c.STEP] != c.DISPATCHING)
 
 
 @njit(cache=True)
 def meeting_of(mem: Ints, run: int, entry: int) -> int:
     """The meeting that an entry of a run comes to."""
-    return mem[mem[c.LINKS] + mem[run + c.R_LINKS] + mem[entry + c.LINK]]
+    return int(mem[mem[c.LINKS] + mem[run + c.R_LINKS] + mem[entry + c.LINK]])
 
 
 @njit(cache=True)
@@ -249,7 +259,11 @@ def start_own(mem: Ints, queue: int, run: int, op: int) -> None:
     """Start the activity of an instruction that concerns its card alone."""
     at = mem[c.ACTIVITY] + queue * c.ACTIVITY_COLUMNS
     mem[at + c.KIND], mem[at + c.A_SHARE], mem[at + c.A_BASE] = c.OWN_WORK, mem[op + c.SHARE], mem[run + c.R_BASE]
-    mem[at + c.A_FIXED], mem[at + c.A_ALONE], mem[at + c.A_BOUND] = mem[op + c.FIXED], mem[op + c.ALONE], mem[op + c.BOUND]
+    mem[at + c.A_FIXED], mem[at + c.A_ALONE], mem[at + c.A_BOUND] = (
+        mem[op + c.FIXED],
+        mem[op + c.ALONE],
+        mem[op + c.BOUND],
+    )
     mem[at + c.A_WEIGHT], mem[at + c.A_PRIORITY] = mem[run + c.R_WEIGHT], mem[run + c.R_PRIORITY]
     mem[at + c.A_ORDER] = mem[run + c.R_ORDER] + queue % mem[c.QUEUES_A_CARD]
     mem[at + c.NODES] = queue * a.OWN_NODES

@@ -6,12 +6,14 @@ compiled code neither arguments nor reference counts, which rows of many arrays 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import NamedTuple
 
 import numpy as np
 
 from ..calendar.flows import Arrays, Columns
 from ..calendar.solver import Ints
+from ..span import Bound
 
 NONE = -1
 
@@ -43,8 +45,10 @@ FIXED, ALONE, SHARE, BOUND, ADDS = range(5)
 RATE_BOUND, FIRST_USE, USE_COUNT, FIRST_UNIT, UNIT_COUNT = range(5)
 RESOURCE, COEFFICIENT, LOAD = range(3)
 
-# Columns of a run: a program under way on a card.
-R_TICKET, R_OPS, R_SEMAPHORES, R_SPANS, R_LINKS, R_BASE, R_WEIGHT, R_PRIORITY, R_ORDER, R_FIRST = range(10)
+# Columns of a run: a program under way on a card. `R_LEFT` of its queues have not ended; `R_AFTER` must be over before.
+(
+    R_TICKET, R_OPS, R_SEMAPHORES, R_SPANS, R_LINKS, R_BASE, R_WEIGHT, R_PRIORITY, R_ORDER, R_FIRST, R_LEFT, R_AFTER,
+) = range(12)  # fmt: skip
 
 # Columns of a meeting. An eager message whose receiver has come before its sender has a fixed part of its own.
 (
@@ -63,7 +67,7 @@ IDLE, IN_FIXED, AWAITS_UNIT, IS_FRESH, IS_JOINED = range(5)
 
 # Columns of a span: times, the bound's number in BOUNDS, who was late.
 S_ISSUED, S_START, S_END, S_BOUND, S_LATE = range(5)
-BOUNDS = ("compute", "hbm", "sram", "link", "dispatch", "dependency", "host")
+BOUNDS: tuple[Bound, ...] = ("compute", "hbm", "sram", "link", "dispatch", "dependency", "host")
 DISPATCH_BOUND, DEPENDENCY = 4, 5
 
 # Columns of a ticket, of a semaphore, of a resource, of a pending end, and of a priority in use.
@@ -74,7 +78,7 @@ P_DUE, P_SLOT, P_VERSION = range(3)
 PRIORITY, IN_USE = range(2)
 
 # How many columns each table has; QUEUE-wide ones have one a queue of a card, PARTS two.
-QUEUE_COLUMNS, ENTRY_COLUMNS, OP_COLUMNS, SHARE_COLUMNS, USE_COLUMNS, RUN_COLUMNS = 12, 8, 5, 5, 3, 10
+QUEUE_COLUMNS, ENTRY_COLUMNS, OP_COLUMNS, SHARE_COLUMNS, USE_COLUMNS, RUN_COLUMNS = 12, 8, 5, 5, 3, 12
 MEETING_COLUMNS, ACTIVITY_COLUMNS, SPAN_COLUMNS, RESOURCE_COLUMNS, PENDING_COLUMNS = 20, 19, 5, 7, 3
 
 # Why the loop returned.
@@ -92,13 +96,14 @@ class Machine(NamedTuple):
 
 
 class Memory:
-    """Tables in one array: rows are appended and never move within their table; the array grows when one is full."""
+    """Tables in one array: rows never move within their table; the array grows when one is full."""
 
     def __init__(self) -> None:
         self.mem: Ints = np.zeros(HEADER, np.int64)
         self._columns: dict[int, int] = {}
         self._room: dict[int, int] = {}
         self.count: dict[int, int] = {}
+        self._free: defaultdict[tuple[int, int], list[int]] = defaultdict(list)  # by table and number of rows
 
     def add_table(self, table: int, columns: int, rows: int) -> None:
         """A table with room for `rows` rows of `columns` columns."""
@@ -117,27 +122,42 @@ class Memory:
             at += rows * self._columns[table]
         self.mem = grown
 
-    def rows(self, table: int) -> Ints:
-        """The rows of a table that are in use, as a view [count, columns]; good until a table grows."""
-        first, columns = int(self.mem[table]), self._columns[table]
-        return self.mem[first : first + self.count[table] * columns].reshape(-1, columns)
+    def rows(self, table: int, first: int = 0, count: int | None = None) -> Ints:
+        """Rows of a table, as a view [count, columns]; all that have ever been in use, unless told. Good until it grows."""
+        columns = self._columns[table]
+        start = int(self.mem[table]) + first * columns
+        rows = self.count[table] - first if count is None else count
+        return self.mem[start : start + rows * columns].reshape(-1, columns)
 
     def reserve(self, table: int, rows: int) -> int:
-        """Take the next rows of a table into use; returns the index of the first."""
+        """Take rows of a table into use, those that were released if there are as many; returns the first's index."""
+        free = self._free.get((table, rows))
+        if free:
+            return free.pop()
         first = self.count[table]
-        if first + rows > self._room[table]:
-            self._room[table] = max(first + rows, 2 * self._room[table])
-            self._lay_out()
-        self.count[table] = first + rows
+        self.ensure(table, first + rows)
         return first
 
+    def ensure(self, table: int, rows: int) -> None:
+        """A table has so many rows in use at least."""
+        if rows > self._room[table]:
+            self._room[table] = max(rows, 2 * self._room[table])
+            self._lay_out()
+        self.count[table] = max(rows, self.count[table])
+
     def append(self, table: int, rows: Ints) -> int:
-        """Add rows; returns the index of the first."""
+        """Take rows into use and write them; returns the index of the first."""
         first = self.reserve(table, len(rows))
-        self.rows(table)[first:] = rows.reshape(len(rows), self._columns[table])
+        self.rows(table, first, len(rows))[:] = rows.reshape(len(rows), self._columns[table])
         return first
+
+    def release(self, table: int, first: int, rows: int) -> None:
+        """Rows that were taken into use together are free again."""
+        self._free[table, rows].append(first)
 
     def clear(self, *tables: int) -> None:
         """Forget all rows of tables; the room stays."""
         for table in tables:
             self.count[table] = 0
+        for key in [key for key in self._free if key[0] in tables]:
+            del self._free[key]

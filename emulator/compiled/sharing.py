@@ -155,10 +155,10 @@ def is_before(mem: Ints, slot: int, other: int) -> bool:
     """Whether an activity is served before another."""
     mine, theirs = mem[c.ACTIVITY] + slot * c.ACTIVITY_COLUMNS, mem[c.ACTIVITY] + other * c.ACTIVITY_COLUMNS
     if mem[mine + c.ARRIVAL] != mem[theirs + c.ARRIVAL]:
-        return mem[mine + c.ARRIVAL] < mem[theirs + c.ARRIVAL]
+        return bool(mem[mine + c.ARRIVAL] < mem[theirs + c.ARRIVAL])
     if mem[mine + c.A_PRIORITY] != mem[theirs + c.A_PRIORITY]:
-        return mem[mine + c.A_PRIORITY] > mem[theirs + c.A_PRIORITY]
-    return mem[mine + c.A_ORDER] < mem[theirs + c.A_ORDER]
+        return bool(mem[mine + c.A_PRIORITY] > mem[theirs + c.A_PRIORITY])
+    return bool(mem[mine + c.A_ORDER] < mem[theirs + c.A_ORDER])
 
 
 @njit(cache=True)

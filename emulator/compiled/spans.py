@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import overload
 
-import numpy as np
-
 from ..calendar.solver import Ints
-from ..span import Span
+from ..span import Span, in_order
 from .flatten import FlatProgram
-from .machine import BOUNDS, NONE, S_BOUND, S_END, S_ISSUED, S_LATE, S_START
+from .machine import BOUNDS, NONE, S_END
 
 
 class CardSpans:
@@ -20,36 +19,29 @@ class CardSpans:
         self.rank, self.program, self.rows, self._queues = rank, program, rows, queues
         self.ended = rows[:, S_END] != NONE
 
-    def spans(self) -> Iterator[tuple[int, Span]]:
-        """(end, span) of every instruction that has ended, queue by queue."""
-        program, first = self.program, self.program.first
-        times = self.rows.tolist()
+    def spans(self) -> Iterator[Span]:
+        """Every instruction that has ended, queue by queue."""
+        program, times = self.program, self.rows.tolist()
         calls, positions, sites = program.calls.tolist(), program.positions.tolist(), program.sites.tolist()
         mnemonics = [site.instruction.mnemonic for site in program.timeline.sites]
-        for name, (start, stop) in zip(self._queues, (program.parts - first).tolist(), strict=True):
+        for name, (start, stop) in zip(self._queues, (program.parts - program.first).tolist(), strict=True):
             for row in range(start, stop):
                 issued, begun, ended, bound, late = times[row]
                 if ended != NONE:
-                    yield ended, Span(
-                        self.rank, name, calls[row], positions[row], mnemonics[sites[row]],
-                        issued, begun, ended, BOUNDS[bound], late,
-                    )  # fmt: skip
+                    place = calls[row], positions[row], mnemonics[sites[row]]
+                    yield Span(self.rank, name, *place, issued, begun, ended, BOUNDS[bound], late)
 
 
 class SpanTable(Sequence[Span]):
-    """All spans of a submission, in order of their end, then of card, queue and place in it."""
+    """All spans of a submission, in order."""
 
     def __init__(self, cards: Sequence[CardSpans]) -> None:
         self.cards = cards
-        self._count = sum(int(np.count_nonzero(card.ended)) for card in cards)
-        self._made: list[Span] | None = None
+        self._count = sum(int(card.ended.sum()) for card in cards)
 
-    def _spans(self) -> list[Span]:
-        if self._made is None:
-            made = [pair for card in self.cards for pair in card.spans()]
-            made.sort(key=lambda pair: pair[0])
-            self._made = [span for _, span in made]
-        return self._made
+    @cached_property
+    def _made(self) -> list[Span]:
+        return in_order(span for card in self.cards for span in card.spans())
 
     def __len__(self) -> int:
         return self._count
@@ -59,10 +51,7 @@ class SpanTable(Sequence[Span]):
     @overload
     def __getitem__(self, index: slice) -> list[Span]: ...
     def __getitem__(self, index: int | slice) -> Span | list[Span]:
-        return self._spans()[index]
+        return self._made[index]
 
     def __iter__(self) -> Iterator[Span]:
-        return iter(self._spans())
-
-
-__all__ = ["CardSpans", "SpanTable", "S_ISSUED", "S_START", "S_LATE", "S_BOUND"]
+        return iter(self._made)

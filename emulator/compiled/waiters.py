@@ -61,9 +61,7 @@ def waiters(calendar: CompiledCalendar, in_flight: Sequence[InFlight], names: Se
             yield f"{where} {stands_still(held)}"
 
 
-def _lacks(
-    calendar: CompiledCalendar, ticket: InFlight, run: UnderWay, entry: int, submitted: Container[int]
-) -> str:
+def _lacks(calendar: CompiledCalendar, ticket: InFlight, run: UnderWay, entry: int, submitted: Container[int]) -> str:
     """What keeps a meeting from starting or from ending."""
     memory = calendar.memory
     link = memory.rows(c.RUNS)[run.row, c.R_LINKS] + memory.rows(c.ENTRIES)[entry, c.LINK]
@@ -94,7 +92,7 @@ def _held(calendar: CompiledCalendar, slot: int) -> Resource | None:
     stands = phase == c.AWAITS_UNIT or (phase == c.IS_JOINED and row[DUE] == NONE)
     if not stands or row[HOLDER] == NONE:
         return None
-    resource = calendar.resources[row[HOLDER]]
+    resource: Resource = calendar.resources[row[HOLDER]]
     resource.members, node = 0, machine.flows[3][resource.index, HEAD]
     while node != NONE:
         resource.members, node = resource.members + 1, machine.flows[2][node, NEXT]

@@ -48,7 +48,13 @@ def test_every_option_reaches_the_job(siltwin: Cli, fakes: Any) -> None:
 def test_what_is_not_given_keeps_the_jobs_defaults(siltwin: Cli, fakes: Any) -> None:
     assert siltwin("run", "m", "--batch", "8", "--cached-len", "64", "--output-len", "2").exit_code == 0
     job = fakes.job
-    assert (job.card, job.temperature, job.top_p, job.engine, job.payload) == ("ascend-910b2", 0.0, 1.0, "simpy", True)
+    assert (job.card, job.temperature, job.top_p, job.calendar, job.payload) == (
+        "ascend-910b2",
+        0.0,
+        1.0,
+        "simpy",
+        True,
+    )
     assert (job.batch, job.input_len, job.cached_len, job.output_len, job.prompts) == (8, None, 64, 2, ())
 
 

@@ -58,7 +58,6 @@ WRONG = {
     "top-p of more than all": (("--top-p", "1.5"), "--top-p=1.5 must be above 0 and at most 1"),
     "negative top-k": (("--top-k", "-1"), "--top-k=-1 must be from 0"),
     "negative seed": (("--seed", "-1"), "--seed=-1 must be from 0"),
-    "compiled": (("--engine", "compiled"), "comes with a later version"),
     "logits of no payload": (("--no-payload", "--logits", "x.npz"), "logits need the payload"),
     "trace to stdout": (("--trace", "-"), "stdout is for the report"),
     "json into a directory": (("--json", "."), "cannot write '.': it is a directory"),
