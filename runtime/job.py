@@ -12,7 +12,8 @@ from ..isa.errors import ConfigError
 MOST_TOKENS = 1 << 24
 MOST_SEQUENCES = 1 << 16
 MOST_MICRO_BATCHES = 1 << 10
-ENGINES = ("simpy", "compiled")
+Engine = Literal["simpy", "compiled"]
+ENGINES: tuple[Engine, ...] = ("simpy", "compiled")
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Job:
     cached_len: int | None = None
     chunk_tokens: int | None = None
     micro_batches: int = 1
-    engine: Literal["simpy", "compiled"] | None = None
+    engine: Engine | None = None
     overrides: tuple[tuple[str, str], ...] = ()
     strict: bool = False
     logits: bool = False
@@ -69,7 +70,7 @@ class Job:
             raise ConfigError("logits need the payload: leave out --no-payload or --logits")
 
     @property
-    def calendar(self) -> Literal["simpy", "compiled"]:
+    def calendar(self) -> Engine:
         """The engine asked for; else SimPy beside numbers, and the compiled one for time and memory alone."""
         return self.engine or ("simpy" if self.payload else "compiled")
 
@@ -142,7 +143,7 @@ class Job:
 
 # What the annotations of Job mean to isinstance.
 _KINDS: dict[str, type | tuple[type, ...]] = {
-    'Literal["simpy", "compiled"]': str,
+    "Engine": str,
     "str": str,
     "int": int,
     "float": (int, float),

@@ -123,7 +123,7 @@ class Memory:
         self.mem = grown
 
     def rows(self, table: int, first: int = 0, count: int | None = None) -> Ints:
-        """Rows of a table, as a view [count, columns]; all that have ever been in use, unless told. Good until it grows."""
+        """Rows of a table, as a view [count, columns] that is good until it grows; all of them, unless told."""
         columns = self._columns[table]
         start = int(self.mem[table]) + first * columns
         rows = self.count[table] - first if count is None else count
