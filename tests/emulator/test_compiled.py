@@ -115,3 +115,19 @@ def test_submissions_in_flight_together_share_and_queue_up_as_under_simpy(
 
 def now(cluster: Any) -> int:
     return int(cluster.env.now if isinstance(cluster, Cluster) else cluster.now_ps)
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data(), cards=st.integers(1, 3))
+def test_programs_in_turn_wait_for_one_another_as_under_simpy(rig: Any, data: st.DataObject, cards: int) -> None:
+    one, compiled = pair(rig, cards, "ring", TIGHT)
+    plans = [data.draw(bodies(cards, may_lock=False)) for _ in range(3)]
+    told_by = []
+    for cluster in (one.cluster, compiled):
+        tickets = []
+        for texts in plans:
+            programs = {body: one.program(body) for body in dict.fromkeys(texts)}
+            parts = [one.submission(r, programs[body]) for r, body in enumerate(texts)]
+            tickets.append(cluster.submit(parts, in_turn=True))
+        told_by.append([told(cluster, ticket) for ticket in tickets])
+    assert told_by[0] == told_by[1]
