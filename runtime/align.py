@@ -22,7 +22,7 @@ from .judging import Judged, Sides, hints, judge, with_rounding
 from .prepare import Prepared, prepare
 from .quantised_weights import DEQUANTISED
 from .reference import Reference, open_reference, routers_in
-from .report import HostReport
+from .report import HostReport, NotFinite
 from .report_align import AlignReport, Bucket, ExtremeCase, SideReport, TextReport, Verdict
 from .scheduler import Request
 from .summary import NOT_MODELLED, card_part, cluster_part, layout_part, model_part
@@ -189,23 +189,26 @@ def _cases(asked: Asked, found: _Aligned, ask: AlignAsk) -> tuple[ExtremeCase, .
     cases = []
     for index, extreme in enumerate(asked.extremes):
         rows = np.flatnonzero(owners == index)
+        judged = judge(found.sides.at(rows), found.tolerance, found.judged.typical)
         first = found.ours.not_finite
-        own = first if first is not None and first.request == index else None
-        cases.append(
-            _case(extreme.name, judge(found.sides.at(rows), found.tolerance), len(rows)).model_copy(
-                update={"not_finite": own}
-            )
-        )
+        cases.append(_case(extreme.name, judged, len(rows), first if first and first.request == index else None))
     prepared = prepare(replace(asked.job, prompt_ids=(ordinary(asked.extremes),)))
     checkpoint, factor = enlarged(prepared.checkpoint)
     large = _align(replace(prepared, checkpoint=checkpoint), ask)
-    case = _case(f"{LARGE} (embedding x {factor:g})", large.judged, len(large.sides.places))
-    return (*cases, case.model_copy(update={"not_finite": large.ours.not_finite}))
+    name = f"{LARGE} (embedding x {factor:g})"
+    return (*cases, _case(name, large.judged, len(large.sides.places), large.ours.not_finite))
 
 
-def _case(name: str, judged: Judged, positions: int) -> ExtremeCase:
+def _case(name: str, judged: Judged, positions: int, not_finite: NotFinite | None) -> ExtremeCase:
     first = judged.first_drift
-    return ExtremeCase(name=name, positions=positions, verdict=_verdict(first), first_drift=first, logits=judged.logits)
+    return ExtremeCase(
+        name=name,
+        positions=positions,
+        verdict=_verdict(first),
+        first_drift=first,
+        logits=judged.logits,
+        not_finite=not_finite,
+    )
 
 
 def _verdict(first: str | None) -> Verdict:
@@ -226,5 +229,5 @@ def _first(found: _Aligned, cases: tuple[ExtremeCase, ...], curve: tuple[Bucket,
     for case in cases:
         if case.first_drift is not None:
             return f"{case.first_drift} ({case.name})"
-    wrong = [bucket for bucket in curve if drifts(bucket, found.tolerance)]
+    wrong = [b for b in curve if drifts(b, found.tolerance, found.judged.typical["logits"])]
     return f"logits of positions {wrong[0].start} to {wrong[0].stop - 1}" if wrong else None

@@ -9,7 +9,7 @@ from ..models.checkpoint import open_checkpoint
 from .align_ask import AlignAsk
 from .extremes import Extreme, extremes
 from .job import Job
-from .texts import Windows, read_windows
+from .texts import Windows, check_logits, read_windows
 
 DEFAULT_SEQUENCES, DEFAULT_TOKENS, DEFAULT_NEW_TOKENS = 2, 24, 8
 TEXT_STEP = 2048  # prompt tokens a step, where a text is long and the job does not say
@@ -83,8 +83,9 @@ def _long_enough(job: Job, tokens: int, own: bool) -> Job:
             longest = max(map(len, job.prompt_ids)) + (job.max_new_tokens or 1) - 1
             _check_reach(tokens, longest, "the longest sequence")
         return job
-    limit = open_checkpoint(job.model, job.seed).graph.max_position_embeddings
-    if tokens > limit:
+    graph = open_checkpoint(job.model, job.seed).graph
+    if tokens > (limit := graph.max_position_embeddings):
         raise ConfigError(f"--drift {tokens} passes the model's {limit} positions (max_position_embeddings)")
+    check_logits("--drift", tokens, graph.vocab_size)
     new = min(DEFAULT_NEW_TOKENS, tokens - 1)
     return replace(job, batch=1, input_len=tokens - new, output_len=new)

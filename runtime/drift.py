@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,6 +21,7 @@ TOLERANCE_OF = (
     "|difference| / |reference| of a position's row (Euclidean norms): max over positions, or, where rounding alone "
     f"does more to the reference, {MAX_OVER_NOISE:g} x that in max and {RMS_OVER_NOISE:g} x in rms"
 )
+ROWS_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
@@ -48,13 +49,18 @@ def within(value: float | None, tolerance: float) -> bool:
     return value is not None and value <= tolerance
 
 
-def drifts(part: DriftPart, tolerance: float) -> bool:
-    """Whether a part is wrong by more than its format and its model's own noise explain."""
+def drifts(part: DriftPart, tolerance: float, typical: float = 0.0) -> bool:
+    """Whether a part is wrong by more than its format and its model's own noise explain.
+
+    `typical` is the root mean square of the noise over many positions, for a part of a few: theirs may be small by
+    chance.
+    """
     if within(part.max_rel, tolerance):
         return False
+    largest, rms = (max(noise or 0, typical) for noise in (part.noise_max_rel, part.noise_rms_rel))
     return not (
-        within(part.max_rel, max(tolerance, MAX_OVER_NOISE * (part.noise_max_rel or 0)))
-        and within(part.rms_rel, max(tolerance, RMS_OVER_NOISE * (part.noise_rms_rel or 0)))
+        within(part.max_rel, max(tolerance, MAX_OVER_NOISE * largest))
+        and within(part.rms_rel, max(tolerance, RMS_OVER_NOISE * rms))
     )
 
 
@@ -101,34 +107,36 @@ def drift_of(mine: Array, theirs: Array) -> dict[str, float]:
     The norm of a row, and not an element, is what errors are held against: a few features of a trained model are a
     thousand times larger than the rest and would hide or fake a drift.
     """
-    a, b = mine.astype(np.float64), theirs.astype(np.float64)
-    relative = relative_errors(mine, theirs)
-    norms = float(np.linalg.norm(a) * np.linalg.norm(b)) or 1.0
+    relative, largest, products = list[Array](), list[float](), np.zeros(3)
+    for a, b in _in_pieces(mine, theirs):
+        apart = a - b
+        largest.append(float(np.max(np.abs(apart))))
+        norms = np.linalg.norm(b, axis=-1)
+        relative.append(np.linalg.norm(apart, axis=-1) / np.maximum(norms, np.finfo(np.float32).tiny))
+        products += ((a * b).sum(), (a * a).sum(), (b * b).sum())
+    errors = np.concatenate(relative)
     return {
-        "max_abs": float(np.max(np.abs(a - b))),
-        "max_rel": float(np.max(relative)),
-        "rms_rel": float(np.sqrt(np.mean(relative**2))),
-        "cosine": float((a * b).sum()) / norms,
+        "max_abs": float(np.max(largest)),
+        "max_rel": float(np.max(errors)),
+        "rms_rel": float(np.sqrt(np.mean(errors**2))),
+        "cosine": float(products[0]) / (float(np.sqrt(products[1] * products[2])) or 1.0),
     }
 
 
-def relative_errors(mine: Array, theirs: Array) -> Array:
-    """|difference| / |reference| of every position's row."""
-    a, b = mine.astype(np.float64), theirs.astype(np.float64)
-    errors: Array = np.linalg.norm(a - b, axis=-1) / np.maximum(np.linalg.norm(b, axis=-1), np.finfo(np.float32).tiny)
-    return errors
+def _in_pieces(mine: Array, theirs: Array) -> Iterator[tuple[Array, Array]]:
+    """Both in float64, some rows at a time: whole logits of a long text would take several times their memory."""
+    for start in range(0, len(mine), ROWS_AT_ONCE):
+        rows = slice(start, start + ROWS_AT_ONCE)
+        yield mine[rows].astype(np.float64), theirs[rows].astype(np.float64)
 
 
 def kl(theirs: Array, mine: Array) -> float:
     """Mean Kullback-Leibler divergence of our next-token distributions from the reference's, in nats."""
-    return max(0.0, float(np.mean(kl_rows(theirs, mine))))
-
-
-def kl_rows(theirs: Array, mine: Array) -> Array:
-    """The divergence of every position."""
-    p, q = (log_softmax(values.astype(np.float64)) for values in (theirs, mine))
-    rows: Array = np.sum(np.exp(p) * (p - q), axis=-1)
-    return rows
+    total = 0.0
+    for a, b in _in_pieces(theirs, mine):
+        p, q = log_softmax(a), log_softmax(b)
+        total += float(np.sum(np.exp(p) * (p - q)))
+    return max(0.0, total / len(mine))
 
 
 def log_softmax(values: Array) -> Array:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from ..isa.instruction import Array
 from ..models.blocks import Router
 from .choices import Place, compare_routes
 from .drift import Outputs, compare, drifts, noise_of, with_noise, within
 from .report_align import LayerDrift, LogitsDrift, RouterDrift, RoutingReport
+
+ALONE: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,12 @@ class Judged:
     routers: list[RouterDrift]
     first_drift: str | None
 
+    @property
+    def typical(self) -> dict[str, float]:
+        """By part, the root mean square of what rounding does to the reference."""
+        named: list[LayerDrift | RouterDrift] = [*self.layers, *self.routers]
+        return {part.name: part.noise_rms_rel or 0.0 for part in named} | {"logits": self.logits.noise_rms_rel or 0.0}
+
     def routing(self, forced: bool, tokens: int) -> RoutingReport | None:
         """The routers' part of a report; None where there are none."""
         if not self.routers:
@@ -59,15 +68,21 @@ def with_rounding(sides: Sides, tolerance: float, rounded: Callable[[], Outputs]
     return Sides(sides.mine, sides.theirs, rounded(), sides.places, sides.routers, sides.forced)
 
 
-def judge(sides: Sides, tolerance: float) -> Judged:
-    """Compare every part with the reference's, and with what rounding does to it where that is known."""
+def judge(sides: Sides, tolerance: float, typical: Mapping[str, float] = ALONE) -> Judged:
+    """Compare every part with the reference's, and with what rounding does to it where that is known.
+
+    `typical` is what rounding does to each part over the positions of which these are a few.
+    """
     layers, logits = compare(sides.mine, sides.theirs)
     routers = _routers(sides, sides.mine)
     if sides.rounded is not None:
         layers, logits = with_noise(layers, logits, sides.rounded, sides.theirs)
         noise = _routers(sides, sides.rounded)
         routers = [part.model_copy(update=noise_of(found)) for part, found in zip(routers, noise, strict=True)]
-    first = next(_wrong(layers, logits, routers, tolerance, sides.forced), None)
+    # unless routing is forced, a token that took another expert before has other router logits by right
+    judged = [*((part.name, part) for part in (*layers, *(routers if sides.forced else ()))), ("logits", logits)]
+    wrong = {name for name, part in judged if drifts(part, tolerance, typical.get(name, 0.0))}
+    first = next(_in_order(layers, routers, wrong), None)
     return Judged(layers, logits, routers, first)
 
 
@@ -75,29 +90,19 @@ def _routers(sides: Sides, outputs: Outputs) -> list[RouterDrift]:
     return compare_routes(outputs.routes, sides.theirs.routes, sides.routers, sides.places)
 
 
-def _wrong(
-    layers: Sequence[LayerDrift],
-    logits: LogitsDrift,
-    routed: Sequence[RouterDrift],
-    tolerance: float,
-    forced: bool,
-) -> Iterator[str]:
+def _in_order(layers: Sequence[LayerDrift], routers: Sequence[RouterDrift], wrong: Collection[str]) -> Iterator[str]:
     """The names of the parts that are wrong, in the order in which the model computes them.
 
-    What a router's logits are is judged only where routing is forced: else a token that took another expert before has
-    other logits by right. A choice that its logits do not explain is wrong in any case.
+    A choice of experts that its logits do not explain is one of them.
     """
-    by_layer = {part.layer: part for part in routed}
+    by_layer = {part.layer: part for part in routers}
     for index, layer in enumerate(layers):
         router = by_layer.get(index - 1)
-        if router is not None and forced and drifts(router, tolerance):
-            yield router.name
-        if router is not None and router.unexplained:
-            yield f"layer {router.layer} routing"
-        if drifts(layer, tolerance):
-            yield layer.name
-    if drifts(logits, tolerance):
-        yield "logits"
+        if router is not None:
+            yield from [router.name] if router.name in wrong else []
+            yield from [f"layer {router.layer} routing"] if router.unexplained else []
+        yield from [layer.name] if layer.name in wrong else []
+    yield from ["logits"] if "logits" in wrong else []
 
 
 def hints(first: str | None, routed: Sequence[RouterDrift], forced: bool) -> tuple[str, ...]:

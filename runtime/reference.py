@@ -155,7 +155,8 @@ def _load(checkpoint: Checkpoint, torch: Any, transformers: Any) -> Any:
             name: torch.from_numpy(np.require(checkpoint.load(name, FP32), requirements="W"))
             for name in checkpoint.names()
         }
-        config = transformers.AutoConfig.for_model(**checkpoint.config.to_hf())
+        # a family's default padding may lie outside of this model's vocabulary
+        config = transformers.AutoConfig.for_model(**{"pad_token_id": None, **checkpoint.config.to_hf()})
         kind = getattr(transformers, checkpoint.config.architecture)
         model, info = kind.from_pretrained(None, config=config, state_dict=state, output_loading_info=True, **safe)
     missing, unexpected = sorted(info["missing_keys"]), sorted(info["unexpected_keys"])

@@ -13,13 +13,12 @@ import numpy as np
 from ..isa.errors import ConfigError
 from ..isa.instruction import Array
 from ..models.checkpoint import Checkpoint
-from .drift import log_softmax
+from .drift import ROWS_AT_ONCE, log_softmax
 from .files import read_text
 
 DEFAULT_WINDOW = 512
-MOST_LOGITS = 1 << 29  # of all positions: 2 GiB in float32
+MOST_LOGITS = 1 << 28  # of all positions: 1 GiB in float32, a few times over
 _FILES = (".txt", ".json", ".md", ".text", ".rst")
-ROWS_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
@@ -51,14 +50,18 @@ def read_windows(text: str, window: int | None, stride: int | None, checkpoint: 
     if len(ids) < 2:
         raise ConfigError(f"--text has {len(ids)} tokens; a next token can be predicted from 2 on")
     found = _cut(ids, size, step)
-    positions = sum(map(len, found.ids))
-    if positions * checkpoint.graph.vocab_size > MOST_LOGITS:
-        most = MOST_LOGITS // checkpoint.graph.vocab_size
-        raise ConfigError(
-            f"--text takes {positions} positions over a vocabulary of {checkpoint.graph.vocab_size}, and at most "
-            f"{most} are held at once; give a shorter text or a larger --stride"
-        )
+    check_logits("--text", sum(map(len, found.ids)), checkpoint.graph.vocab_size)
     return found
+
+
+def check_logits(option: str, positions: int, vocab: int) -> None:
+    """ConfigError where the logits of so many positions are more than are held at once."""
+    most = MOST_LOGITS // vocab
+    if positions > most:
+        raise ConfigError(
+            f"{option} takes the logits of {positions} positions over a vocabulary of {vocab}, and at most {most} are "
+            "held at once; ask for fewer tokens"
+        )
 
 
 def _cut(ids: Sequence[int], size: int, step: int) -> Windows:

@@ -22,19 +22,22 @@ from siltwin.runtime.reference import open_reference, routers_in  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
 from checkpoints import MOE_FAMILIES, save  # noqa: E402
-from latent_checkpoints import LATENT_FAMILIES, save_latent  # noqa: E402
+from latent_checkpoints import LATENT_FAMILIES, SPARSE_FAMILIES, save_latent  # noqa: E402
 from linear_checkpoints import LINEAR_FAMILIES, save_linear  # noqa: E402
 from planted import Fault, Weights, plant  # noqa: E402
+from scaled_checkpoints import save_scaled  # noqa: E402
 
 DTYPES = ["float32", *(pytest.param(dtype, marks=pytest.mark.long) for dtype in ("bfloat16", "float16"))]
 FORCED = AlignAsk(forced_routing=True)
 LINEAR_MOE = [family for family in LINEAR_FAMILIES if any("experts" in key for key in LINEAR_FAMILIES[family])]
-EVERY_FAMILY = [*MOE_FAMILIES, *LATENT_FAMILIES, *LINEAR_MOE]
+EVERY_FAMILY = [*MOE_FAMILIES, *LATENT_FAMILIES, *SPARSE_FAMILIES, *LINEAR_MOE, "llama4_text"]
 
 
 def saved(directory: Path, family: str, seed: int = 0) -> Path:
-    if family in LATENT_FAMILIES:
+    if family in (*LATENT_FAMILIES, *SPARSE_FAMILIES):
         return save_latent(directory, family, seed)
+    if family == "llama4_text":
+        return save_scaled(directory, family, seed)
     return save_linear(directory, family, seed) if family in LINEAR_FAMILIES else save(directory, family, seed)
 
 
