@@ -104,6 +104,8 @@ JOB_OPTIONS: tuple[Callable[[F], F], ...] = (
     ),
     click.option("--group", type=int, metavar="N", help="Weights that share a scale of --weights (int4: 128, 32)."),
     click.option("--fuse", metavar="NAME,..|all", help="Fusions: norm-matmul, swiglu, rope-attention (default: none)."),
+    click.option("--activations", metavar="FORMAT", help="Multiply codes: int8 or fp8 inputs by weights of the same."),
+    click.option("--calibrate", metavar="FILE|N", help="One scale for inputs, from a file or N random tokens."),
     click.option("--prompt", "prompts", multiple=True, metavar="TEXT", help="A prompt; repeat it for a batch."),
     click.option("--prompt-ids", metavar="FILE.json", help="Prompts as token ids: a list of lists of integers."),
     click.option("--raw-prompt", is_flag=True, help="Do not put prompts into the model's chat template."),

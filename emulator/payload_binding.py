@@ -32,6 +32,10 @@ LEFT_UNDEFINED = {
     ("regroup", Role.OUT),
     ("grouped_matmul", Role.OUT),
     ("grouped_gated", Role.OUT),
+    ("packed_grouped_matmul", Role.OUT),
+    ("quantised_grouped_matmul", Role.OUT),
+    ("grouped_quantise", Role.OUT),
+    ("grouped_quantise_static", Role.OUT),
     ("grouped_situ_gated", Role.OUT),
 }
 

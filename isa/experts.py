@@ -294,7 +294,7 @@ class GROUPED_MATMUL(Instruction, opcode=0x12, unit=Unit.TENSOR):
         stop = 0
         for expert, count in enumerate(rows):
             start, stop = stop, stop + count
-            product = a[start:stop] @ w[expert].T
+            product = m.rules.product(a[start:stop], w[expert])
             dst[start:stop] = product if self.bias is None else product + m.get(self.bias)[expert]
         m.put(self.dst, dst)
 

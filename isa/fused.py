@@ -13,7 +13,8 @@ from typing import Annotated, Any, Literal, NamedTuple, Protocol
 import numpy as np
 
 from .dma import COPY, SCATTER
-from .dtype import decode, encode
+from .arithmetic import Arithmetic
+from .dtype import decode
 from .instruction import (
     Array,
     Instruction,
@@ -104,7 +105,12 @@ class InnerMemory(InnerShapes):
         if ref.buffer not in self._held:
             self._memory.put(ref, values)
             return
-        self._view(ref)[...] = encode(values, self.type_of(ref).dtype)
+        self._view(ref)[...] = self.rules.stored(values, self.type_of(ref).dtype)
+
+    @property
+    def rules(self) -> Arithmetic:
+        """How the card rounds."""
+        return self._memory.rules
 
     def write_extent(self, name: str, values: Array) -> None:
         """Bind a vector extent that a part writes."""

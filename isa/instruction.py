@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Protocol, dataclass_transform
 
 import numpy as np
 
+from .arithmetic import Arithmetic
 from .dtype import DType
 from .errors import ProgramError
 from .operands import Kind, Ref, Role, Writer, kind_of
@@ -63,6 +64,10 @@ class Memory(Sizes, Protocol):
 
     def put(self, ref: Ref, values: Array) -> None:
         """Round values to the operand's dtype and store them."""
+
+    @property
+    def rules(self) -> Arithmetic:
+        """How the card rounds."""
 
     def write_extent(self, name: str, values: Array) -> None:
         """Bind a vector extent that the instruction writes, for what reads it after."""

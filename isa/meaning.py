@@ -7,8 +7,9 @@ from types import MappingProxyType
 
 import numpy as np
 
+from .arithmetic import IEEE, Arithmetic
 from .control import HALT
-from .dtype import decode, encode
+from .dtype import decode
 from .errors import ProgramError
 from .instruction import Array
 from .operands import Ref
@@ -25,9 +26,10 @@ class ArrayMemory(BoundShapes):
         binding: Binding,
         arrays: Mapping[str, Array],
         extents: Mapping[str, str] = MappingProxyType({}),
+        rules: Arithmetic = IEEE,
     ) -> None:
         super().__init__(block, group_sizes, binding, extents)
-        self.arrays = arrays
+        self.arrays, self._rules = arrays, rules
         self.written: dict[str, Array] = {}
 
     def raw(self, ref: Ref) -> Array:
@@ -41,7 +43,12 @@ class ArrayMemory(BoundShapes):
 
     def put(self, ref: Ref, values: Array) -> None:
         """Round values to the operand's dtype and store them."""
-        self.raw(ref)[...] = encode(values, self.type_of(ref).dtype)
+        self.raw(ref)[...] = self.rules.stored(values, self.type_of(ref).dtype)
+
+    @property
+    def rules(self) -> Arithmetic:
+        """How the card rounds."""
+        return self._rules
 
     def write_extent(self, name: str, values: Array) -> None:
         """Bind a vector extent; `written` holds it under the program's name."""

@@ -113,6 +113,16 @@ class PackedOperand:
             product: Array = values * scales[..., column_of]
             return product if form.product is FP32 else decode(encode(product, form.product), form.product)
 
+    def shape_of(self, s: Sizes, cols: int) -> tuple[int, ...]:
+        """[..., rows, cols]: the shape that the codes stand for."""
+        return (*s.shape(self.codes)[:-1], cols)
+
+    def codes_and_scales(self, m: Memory, shape: tuple[int, ...]) -> tuple[Array, Array]:
+        """float32 values of the codes [..., rows, cols], and the scales of each row's blocks [..., rows, blocks]."""
+        values = element_floats(m.get(self.codes), self.form, shape[-1])
+        scales: Array = m.get(self.scales).astype(np.float32)[..., self.scale_rows(m, shape[-2]), :]
+        return values, scales
+
     def scale_rows(self, m: Memory, rows: int) -> Array:
         """Which row of scales serves each row of a matrix; ProgramError for one that is not there."""
         if self.index is None or self._indexes_divisors:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import (
+    activations,
     attention_parts,
     control,
     dispatch,
@@ -15,6 +16,7 @@ from . import (
     latent,
     link,
     partial,
+    products,
     quantised,
     ragged,
     recurrent,
@@ -51,6 +53,8 @@ MODULES = (
     link,
     ragged,
     control,
+    products,
+    activations,
 )
 INSTRUCTIONS: dict[str, type[Instruction]] = dict(sorted(REGISTRY.items(), key=lambda item: item[1].opcode))
 BY_OPCODE: dict[int, type[Instruction]] = {cls.opcode: cls for cls in INSTRUCTIONS.values()}

@@ -60,7 +60,7 @@ class MATMUL(Instruction, opcode=0x10, unit=Unit.TENSOR):
         )
 
     def execute(self, m: Memory) -> None:
-        product = m.get(self.a) @ m.get(self.w).T
+        product = m.rules.product(m.get(self.a), m.get(self.w))
         m.put(self.dst, product if self.bias is None else product + m.get(self.bias))
 
 

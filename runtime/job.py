@@ -36,6 +36,8 @@ class Job:
     weights: str | None = None
     group: int | None = None
     fuse: str | None = None
+    activations: str | None = None
+    calibrate: str | None = None
     prompts: tuple[str, ...] = ()
     prompt_ids: tuple[tuple[int, ...], ...] = ()
     max_new_tokens: int | None = None
@@ -66,6 +68,8 @@ class Job:
             raise ConfigError(f"engine {self.engine!r} does not exist; engines: {', '.join(ENGINES)}")
         if self.group is not None and self.weights is None:
             raise ConfigError("--group sizes the blocks of --weights; give --weights too")
+        if self.calibrate is not None and self.activations is None:
+            raise ConfigError("--calibrate finds the scales of --activations; give --activations too")
         if self.logits and not self.payload:
             raise ConfigError("logits need the payload: leave out --no-payload or --logits")
 
@@ -92,7 +96,18 @@ class Job:
             _check_items(f"prompt_ids[{index}]", ids, int, "a whole number")
 
     def _check_names(self) -> None:
-        for name in ("card", "cluster", "layout", "placement", "dtype", "kv_dtype", "weights", "fuse"):
+        for name in (
+            "card",
+            "cluster",
+            "layout",
+            "placement",
+            "dtype",
+            "kv_dtype",
+            "weights",
+            "activations",
+            "calibrate",
+            "fuse",
+        ):
             value = getattr(self, name)
             if value is not None and not value.strip():
                 raise ConfigError(f"--{name.replace('_', '-')} is empty; name one, or leave the option out")

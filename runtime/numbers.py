@@ -19,6 +19,7 @@ from ..models.checkpoint import Checkpoint
 from ..models.graph import rope_tables
 from ..models.rope import rope_table
 from .binding import entries_by_holder, step_bindings
+from .calibration import Scales, input_scales
 from .host import refuse_beyond_host
 from .kv_cache import PagePool, PagePools
 from .lowering.experts import expert_extent
@@ -73,6 +74,9 @@ class Numbers:
         self.plan, self.checkpoint, self.seed = plan, checkpoint, seed
         layout = plan.layout
         self.payload = Payload(choose, debug=debug, inspect=inspect, max_bound=IMAGES_KEPT * max(21, layout.cards))
+        self._scales: Scales = {}
+        if plan.activations is not None and plan.activations.scales == "static":
+            self._scales = input_scales(plan, self._probe)
         self._constants = {twin: self._load(twin) for twin in set(plan.twins)}
         self._resident = {rank: self._constants[plan.twins[rank]] | self._caches(rank) for rank in range(layout.cards)}
         self._arenas = {
@@ -87,9 +91,16 @@ class Numbers:
         arrays: dict[str, Array] = {}
         for weight in lowered.weights:
             arrays |= {weight.name: self._weight(weight)} if weight.packed is None else self._packed(weight)
+        for buffer in lowered.program.buffers:
+            if buffer.name in self._scales:
+                arrays[buffer.name] = np.array([[self._scales[buffer.name]]], np.float32)
         for index, rope in enumerate(rope_tables(self.plan.graph)):
             arrays |= self._rope_table(rope, table_names(index), lowered.program.buffer)
         return arrays
+
+    def _probe(self, plan: JobPlan, inspect: Inspect) -> Numbers:
+        """The same numbers of another plan, watched."""
+        return Numbers(plan, self.checkpoint, self.seed, choose=self.payload.choose, inspect=inspect)
 
     def _caches(self, rank: int) -> dict[str, Array]:
         """What one rank keeps of the sequences of its holder."""

@@ -22,6 +22,7 @@ from .lowering.arena import plan_arena
 from .lowering.held import Holding
 from .lowering.lower import BuiltProgram, LoweredProgram, build, place
 from .lowering.passes.compose import refuse_missing
+from .lowering.passes.packed import Activations
 from .lowering.passes.rewrite import CONTEXT
 from .lowering.stage import STATES, LoweringOptions, Sampling
 from .memory import Footprint, JobMemory, footprint
@@ -45,7 +46,8 @@ class JobPlan:
     """Model, card, layout and lengths of a job; everything else follows from them.
 
     `all_logits` computes the logits of every prompt position instead of the last one's; `holding` says which weights
-    lie packed in device memory; `fuse` names the fusions of its programs.
+    lie packed in device memory, `activations` how what they are multiplied by is quantised, and `calibration` holds the
+    sequences that its static scales come from. `fuse` names the fusions of its programs.
     """
 
     graph: Graph
@@ -61,6 +63,8 @@ class JobPlan:
     page_tokens: int = PAGE_TOKENS
     holding: Holding = Holding()
     fuse: tuple[str, ...] = ()
+    activations: Activations | None = None
+    calibration: tuple[tuple[int, ...], ...] = ()
     _built: dict[tuple[Layout, int, bool], BuiltProgram] = field(default_factory=dict, compare=False, repr=False)
 
     def requests(self) -> list[Request]:
@@ -148,6 +152,7 @@ class JobPlan:
                 self.holding,
                 self.card.instructions,
                 self.fuse,
+                self.activations,
             )
             self._built[key] = build(self.graph, self.layout, rank, options)
         return self._built[key]

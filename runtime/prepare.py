@@ -17,13 +17,14 @@ from ..isa.dtype import BF16, DType, parse_dtype
 from ..isa.errors import ConfigError, NotYetError
 from ..models.checkpoint import Checkpoint, open_checkpoint
 from ..models.graph import ropes
+from .calibration import calibration_ids
 from .job import MOST_TOKENS, Job
 from .layout import check_layout, parse_layout
 from .lowering.passes.fuse import parse_fusions
 from .lowering.stage import Sampling
 from .placement import place, straddling
 from .plan import JobPlan, Lengths
-from .quantised_weights import holding_of, weights_warnings
+from .quantised_weights import activations_of, holding_of, weights_warnings
 from .rests_on import settings_without_effect, user_set
 from .scheduler import Request
 
@@ -87,7 +88,9 @@ def prepare(job: Job) -> Prepared:
         micro_batches=job.micro_batches,
         sampling=Sampling(job.temperature, job.top_k, job.top_p),
         all_logits=job.logits,
-        holding=holding_of(job.weights, job.group, checkpoint),
+        holding=(holding := holding_of(job.weights, job.group, checkpoint)),
+        activations=activations_of(job.activations, job.calibrate is not None, holding, card),
+        calibration=() if job.calibrate is None else calibration_ids(job.calibrate, checkpoint, job.seed),
         fuse=parse_fusions(job.fuse),
     )
     ignores_stop = job.ignore_eos or job.batch is not None

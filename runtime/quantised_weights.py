@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ..emulator.spec import CardSpec
+from ..isa.dtype import DTYPES
 from ..isa.errors import ConfigError
-from ..isa.formats.scheme import SCHEMES, QuantScheme
+from ..isa.formats.scheme import SCHEMES, WHOLE, QuantScheme
 from ..models.checkpoint import Checkpoint
 from .lowering.held import Held, Holding
+from .lowering.passes.packed import Activations
 from .plan import JobPlan
 
 AS_STORED, DEQUANTISED = "as-stored", "dequantised"
@@ -47,6 +50,33 @@ def holding_of(name: str | None, group: int | None, checkpoint: Checkpoint) -> H
         return Holding(stored={key: Held(kind.scheme, kind.product) for key, kind in checkpoint.packed.items()})
     assert name is not None
     return Holding(weight_scheme(name, group))
+
+
+_ACTIVATIONS = {"int8": "int8", "fp8": "fp8_e4m3"}
+
+
+def activations_of(name: str | None, is_static: bool, holding: Holding, card: CardSpec) -> Activations | None:
+    """What --activations asks for: inputs quantised where the weights are codes of the same type.
+
+    ConfigError for another format, for weights of none such, and for a card without a rate for it.
+    """
+    if name is None:
+        return None
+    if name not in _ACTIVATIONS:
+        raise ConfigError(f"--activations {name!r} is no format of activations; choose {', '.join(_ACTIVATIONS)}")
+    element = DTYPES[_ACTIVATIONS[name]]
+    schemes = list(dict.fromkeys(holding.schemes()))
+    alike = [scheme for scheme in schemes if scheme.element is element and scheme.packing == "plain"]
+    if not alike or any(not scheme.symmetric for scheme in alike):
+        held = ", ".join(scheme.name for scheme in schemes) or "not packed"
+        raise ConfigError(f"--activations {name} multiplies weights of {name}; these are {held}; give --weights {name}")
+    if is_static and any(scheme.block[1] != WHOLE for scheme in alike):
+        raise ConfigError(f"--calibrate gives one scale a product, and {alike[0].name} has blocks of a row")
+    if element.name not in card.tensor.rate:
+        known = ", ".join(card.tensor.rate)
+        raise ConfigError(f"{card.name} has no tensor rate for --activations {name}; it has {known}")
+    powers = any(scheme.scale.name == "e8m0" for scheme in alike)
+    return Activations(element, "static" if is_static else "dynamic", "ceil" if powers else "nearest")
 
 
 def weights_warnings(plan: JobPlan, checkpoint: Checkpoint) -> list[str]:

@@ -11,11 +11,13 @@ import numpy as np
 from ..emulator.kernels.binding import Thunk
 from ..emulator.payload import Site
 from ..emulator.payload_binding import LEFT_UNDEFINED
+from ..isa.activations import GROUPED_QUANTISE, GROUPED_QUANTISE_STATIC
 from ..isa.dma import SCATTER
 from ..isa.dtype import decode
 from ..isa.experts import GROUPED_GATED, GROUPED_MATMUL, PERMUTE
 from ..isa.instruction import Array
 from ..isa.operands import Ref, Role
+from ..isa.products import PACKED_GROUPED_MATMUL, QUANTISED_GROUPED_MATMUL
 from ..isa.work import Unit
 from .lowering.stage import STATES
 from .places import layer_of, place_of
@@ -33,6 +35,14 @@ _NOT_FINITE: dict[str, Any] = {
     "fp8_e4m3": np.uint8(0x7F),
 }
 SUMS = ("all_reduce", "recv_reduce")  # link instructions that make numbers instead of moving them
+OnExperts = (
+    GROUPED_MATMUL
+    | GROUPED_GATED
+    | PACKED_GROUPED_MATMUL
+    | QUANTISED_GROUPED_MATMUL
+    | GROUPED_QUANTISE
+    | GROUPED_QUANTISE_STATIC
+)
 Rows = Callable[[], Any]  # which rows of an output an instruction has just written, as an index of its first axis
 
 
@@ -182,22 +192,27 @@ def _rows(site: Site) -> Rows | None:
     if isinstance(i, PERMUTE):
         slots = memory.raw(i.slots)
         return lambda: slice(0, int(slots.max(initial=-1)) + 1)
-    if isinstance(i, GROUPED_MATMUL | GROUPED_GATED):
+    if isinstance(i, OnExperts):
         counts = _counts(site, i)
         return lambda: slice(0, int(counts.sum()))
     return None
 
 
-def _counts(site: Site, i: GROUPED_MATMUL | GROUPED_GATED) -> Array:
+def _counts(site: Site, i: OnExperts) -> Array:
     """Rows of each expert that an instruction works on, as they stand in memory."""
-    experts = site.memory.shape(i.w)[0] if isinstance(i, GROUPED_MATMUL) else i.experts
+    if isinstance(i, GROUPED_MATMUL):
+        experts = site.memory.shape(i.w)[0]
+    elif isinstance(i, PACKED_GROUPED_MATMUL | QUANTISED_GROUPED_MATMUL):
+        experts = site.memory.shape(i.codes)[0]
+    else:
+        experts = i.experts
     return site.memory.raw(i.counts)[i.at : i.at + experts]
 
 
 def _expert(site: Site, row: int) -> int | None:
     """The expert whose row it is, for what works on experts' rows."""
     i = site.instruction
-    if not isinstance(i, GROUPED_MATMUL | GROUPED_GATED):
+    if not isinstance(i, OnExperts):
         return None
     total = len(site.memory.raw(i.counts)) // _parts(site)
     return i.at % total + int(np.searchsorted(np.cumsum(_counts(site, i)), row, side="right"))

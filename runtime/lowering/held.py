@@ -62,6 +62,10 @@ class Holding:
         """Whether any tensor is held packed."""
         return self.scheme is not None or bool(self.stored)
 
+    def schemes(self) -> list[QuantScheme]:
+        """The schemes that tensors are held in."""
+        return [self.scheme] if self.scheme is not None else [held.scheme for held in self.stored.values()]
+
     def of(self, tensor: str, packs: bool) -> Held | None:
         """How a tensor is held; `packs` says that it is a matrix which a scheme of the job quantises."""
         if self.scheme is not None:

@@ -12,6 +12,7 @@ from .arena import ArenaPlan, plan_arena
 from .decoder import lower_stage
 from .passes.compose import Missing, compose
 from .passes.fuse import fuse
+from .passes.packed import fuse_decoding, quantise_inputs
 from .passes.rewrite import Rewritten
 from .stage import LoweringOptions, Stage
 from .sync import synchronise
@@ -43,11 +44,14 @@ class LoweredProgram:
 def build(graph: Graph, layout: Layout, rank: int, options: LoweringOptions) -> BuiltProgram:
     """`rank`'s part of the model as blocks and calls, made of what is native to the card as far as that can be."""
     stage = Stage(graph, layout, rank, options)
-    program = lower_stage(stage)
+    program, quantised = lower_stage(stage), tuple[Rewritten, ...]()
+    if options.activations is not None:
+        program, quantised = quantise_inputs(program, options.activations, options.queue_of)
+    program, decoding = fuse_decoding(program, options.native, options.queue_of)
     composed = compose(program, options.native, options.queue_of)
     fused, joined = fuse(composed.program, options.fuse, options.native, options.queue_of)
     weights = tuple(stage.weights.buffers.values())
-    return BuiltProgram(fused, weights, (*composed.rewritten, *joined), composed.missing)
+    return BuiltProgram(fused, weights, (*quantised, *decoding, *composed.rewritten, *joined), composed.missing)
 
 
 def place(built: BuiltProgram, largest: Binding) -> LoweredProgram:

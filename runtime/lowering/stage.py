@@ -19,6 +19,7 @@ from ...models.graph import rope_tables, table_of
 from ..layout import Layout
 from .builder import BlockBuilder, ProgramBuilder, buffer
 from .held import Holding, PackedBuffer, space_of
+from .passes.packed import Activations
 from .weights import WeightBuffer, WeightPlan
 
 EXTENTS = (
@@ -71,6 +72,7 @@ class LoweringOptions:
     holding: Holding = Holding()
     native: frozenset[str] = frozenset(INSTRUCTIONS)
     fuse: tuple[str, ...] = ()
+    activations: Activations | None = None
 
 
 @dataclass(frozen=True)

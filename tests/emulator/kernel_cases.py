@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 
 from siltwin.emulator.kernels.registry import KERNELS
+from siltwin.isa.activations import GROUPED_QUANTISE, GROUPED_QUANTISE_STATIC, QUANTISE, QUANTISE_STATIC
 from siltwin.isa.attention_parts import HEADS_MATMUL, MASKED_SOFTMAX, PAGED_SCORES, PAGED_VALUES
 from siltwin.isa.dispatch import REGROUP, TALLY
 from siltwin.isa.dma import COPY, EMBEDDING, GATHER, HOST_LOAD, HOST_STORE, SCATTER
 from siltwin.isa.dtype import BF16, DTYPES, FP16, FP32, INT32, INT64, DType, decode, encode
 from siltwin.isa.elementary import CLAMP, MAP, MULTIPLY
 from siltwin.isa.experts import COMBINE, GROUPED_GATED, GROUPED_MATMUL, PERMUTE, ROUTE
-from siltwin.isa.formats.form import form_of
+from siltwin.isa.formats.form import form_of, parse_form
 from siltwin.isa.formats.packing import pack_words
 from siltwin.isa.formats.quantise import quantise
 from siltwin.isa.formats.scheme import SCHEMES
@@ -23,6 +24,12 @@ from siltwin.isa.latent import LATENT_ATTENTION
 from siltwin.isa.meaning import ArrayMemory
 from siltwin.isa.operands import Ref
 from siltwin.isa.partial import MERGE_PARTS, NOTHING, PARTIAL_ATTENTION, PARTIAL_LATENT_ATTENTION
+from siltwin.isa.products import (
+    PACKED_GROUPED_MATMUL,
+    PACKED_MATMUL,
+    QUANTISED_GROUPED_MATMUL,
+    QUANTISED_MATMUL,
+)
 from siltwin.isa.program import Binding, Block
 from siltwin.isa.quantised import DEQUANTISE
 from siltwin.isa.recurrent import CAUSAL_CONV, GATED_DELTA
@@ -79,7 +86,7 @@ class Case:
         }
         for name, kind in self.kinds.items():
             got, want = decode(ours[name], kind), decode(meant[name], kind)
-            if self.exact or not kind.is_float:
+            if self.exact or not kind.is_float or kind.bits <= 8:
                 np.testing.assert_array_equal(got, want, err_msg=f"{name} of {self.instruction}")
             else:
                 self._compare(name, kind, got, want)
@@ -770,6 +777,31 @@ def fused_matmul(prologue: str, activation: Any) -> Callable[[np.random.Generato
     return made
 
 
+def packed_product(scheme: str, experts: int = 0, **parts: int) -> Callable[..., Case]:
+    """A product with weights [n, k] or [experts, n, k] that are decoded on the way; exact, as its parts are."""
+
+    def made(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+        kind, counts = SCHEMES[scheme], grouped_rows(rng, m)[: experts + 1]
+        rows = int(counts[1:].sum()) + 2
+        shape = (experts, n, m + 3) if experts else (n, m + 3)
+        packed = quantise(rng.standard_normal(shape).astype(np.float32), kind)
+        entries = {
+            "o": (d, numbers(rng, d, rows, n)),
+            "a": (d, numbers(rng, d, rows, m + 3)),
+            "c": (form_of(kind).stored, packed.codes),
+            "s": (kind.scale, packed.scales.codes),
+            "b": (d, numbers(rng, d, *shape[:-1])),
+        }
+        refs = [Ref(name) for name in ("o", "a", "c", "s")]
+        if not experts:
+            return build(PACKED_MATMUL(*refs, form_of(kind), Ref("b")), entries)
+        entries["n"] = (INT32, counts.astype(np.int32))
+        instruction = PACKED_GROUPED_MATMUL(*refs, form_of(kind), Ref("n"), "e", 1, Ref("b") if m % 2 else None)
+        return build(instruction, entries, extents={"e": tuple(map(int, counts))})
+
+    return made
+
+
 def rope_attention(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
     """Heads 4 on 2 of 8 elements: new rows, rotated, go to free slots of the pages that the tables name."""
     case = attention_case(rng, d, [m, 1], [m + n // 2, n], window=n // 2 if m % 2 else 0)
@@ -791,6 +823,67 @@ def rope_attention(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
     sizes = (i.heads, i.kv_heads, i.qk_dim, i.v_dim, i.scale, i.window, None, 0, 0.0)
     instruction = ROPE_ATTENTION(*refs, "q", "kv", 6, m % 2 == 0, *sizes)
     return build(instruction, entries, ulps=4, fp32_ulps=64, extents=case.extents)
+
+
+def code_product(scheme: str, experts: int = 0, phase: int = 0, static: bool = False) -> Callable[..., Case]:
+    """A product of codes with codes, in blocks of a row as the weights' form cuts them."""
+
+    def made(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+        kind, k, counts = SCHEMES[scheme], 140 if phase else m + 3, grouped_rows(rng, m)[: experts + 1]
+        rows = int(counts[1:].sum()) + 2
+        form, shape = form_of(kind), ((experts, n, k) if experts else (n, k))
+        codes = quantise(rng.standard_normal((rows, k)).astype(np.float32), SCHEMES[f"{kind.element}_token"]).codes
+        weights = quantise(rng.standard_normal(shape).astype(np.float32), kind)
+        blocks = form.column_blocks(k, phase)
+        scales = rng.uniform(0.5, 2, (*shape[:-2], form.row_blocks(n), blocks)).astype(np.float32)
+        entries = {
+            "o": (d, numbers(rng, d, rows, n)),
+            "a": (kind.element, codes),
+            "t": (FP32, rng.uniform(0.5, 2, (1, 1) if static else (rows, blocks)).astype(np.float32)),
+            "c": (kind.element, weights.codes),
+            "s": (FP32, scales),
+            "b": (d, numbers(rng, d, *shape[:-1])),
+        }
+        refs = [Ref(name) for name in ("o", "a", "t", "c", "s")]
+        if not experts:
+            return build(QUANTISED_MATMUL(*refs, form, Ref("b"), phase=phase), entries)
+        entries["n"] = (INT32, counts.astype(np.int32))
+        instruction = QUANTISED_GROUPED_MATMUL(*refs, form, Ref("n"), "e", 1, Ref("b") if m % 2 else None, phase=phase)
+        return build(instruction, entries, extents={"e": tuple(map(int, counts))})
+
+    return made
+
+
+def quantising(form: str, rule: str = "nearest", experts: int = 0, phase: int = 0) -> Callable[..., Case]:
+    """Activations to codes; `rule` "static" takes a scale that some of them pass."""
+
+    def made(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+        kind, counts = parse_form(form), grouped_rows(rng, m)[: experts + 1]
+        rows = int(counts[1:].sum()) + 2
+        blocks = kind.column_blocks(n, phase)
+        x = rng.standard_normal((rows, n)).astype(np.float32)
+        x[0] = 0
+        scale = DTYPES["fp32" if rule in ("nearest", "static") else "e8m0"]
+        given = (FP32, np.array([[0.01]], np.float32))
+        entries = {
+            "o": (kind.element, np.zeros((rows, n), kind.element.storage)),
+            "s": given if rule == "static" else (scale, np.ones((rows, blocks), scale.storage)),
+            "x": (d, encode(x, d)),
+        }
+        o, s, source = (Ref(name) for name in "osx")
+        most = 127.0 if kind.element.name == "int8" else 448.0
+        grouped: tuple[Any, ...] = ()
+        options: dict[str, Any] = {"exact": True}
+        if experts:
+            entries["n"] = (INT32, counts.astype(np.int32))
+            grouped, options["extents"] = (Ref("n"), "e", 1, experts), {"e": tuple(map(int, counts))}
+        if rule == "static":
+            which = GROUPED_QUANTISE_STATIC if experts else QUANTISE_STATIC
+            return build(which(o, source, s, kind, *grouped), entries, **options)
+        kind_of = GROUPED_QUANTISE if experts else QUANTISE
+        return build(kind_of(o, s, source, kind, most, rule, *grouped, phase=phase), entries, **options)
+
+    return made
 
 
 CASES: dict[str, Callable[[np.random.Generator, DType, int, int], Case]] = {
@@ -825,6 +918,20 @@ CASES: dict[str, Callable[[np.random.Generator, DType, int, int], Case]] = {
     "dequantise words": dequantise("int4_g128_words", "bf16", phase=3),
     "dequantise zeros": dequantise("int4_g32_asymmetric", "fp16"),
     "dequantise nvfp4": dequantise("nvfp4", "bf16", phase=5, index=3),
+    "packed_matmul": packed_product("int4_g32"),
+    "packed_matmul blocks": packed_product("fp8_e4m3_block128x128"),
+    "packed_grouped_matmul": packed_product("mxfp4", experts=3),
+    "quantised_matmul": code_product("int8_channel"),
+    "quantised_matmul blocks": code_product("fp8_e4m3_block128x128", phase=100),
+    "quantised_matmul static": code_product("int8_tensor", static=True),
+    "quantised_grouped_matmul": code_product("fp8_e4m3_channel", experts=3),
+    "quantise": quantising("int8/plain/1x0/fp32"),
+    "quantise blocks": quantising("fp8_e4m3/plain/1x5/fp32", phase=3),
+    "quantise floor": quantising("fp8_e5m2/plain/1x32/fp32", "floor"),
+    "quantise ceil": quantising("fp8_e4m3/plain/1x32/fp32", "ceil"),
+    "grouped_quantise": quantising("int8/plain/1x0/fp32", experts=3),
+    "quantise_static": quantising("fp8_e4m3/plain/1x0/fp32", "static"),
+    "grouped_quantise_static": quantising("int8/plain/1x0/fp32", "static", experts=3),
     "route": route,
     "permute": permute,
     "tally": tally,

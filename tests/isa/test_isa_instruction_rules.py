@@ -122,6 +122,41 @@ LEGAL: dict[str, tuple[str, str]] = {
         "dst=%d codes=%c scales=%s form=int4/nibbles/1x32/fp32 zeros=%z divisors=%v index=%i phase=0",
         "d: bf16[6, 70]; c: uint8[6, 35]; s: bf16[6, 3]; z: int8[6, 3]; v: fp32[2]; i: int32[6]",
     ),
+    "packed_matmul": (
+        "dst=%d a=%a codes=%c scales=%s form=int4/nibbles/1x32/fp32 bias=%b zeros=- divisors=- index=- phase=0",
+        "d: bf16[t, 6]; a: bf16[t, 70]; c: uint8[6, 35]; s: bf16[6, 3]; b: bf16[6]",
+    ),
+    "packed_grouped_matmul": (
+        "dst=%d a=%a codes=%c scales=%s form=mxfp4/nibbles/1x32/fp32 counts=%n extent=q_lens at=0 "
+        "bias=%b zeros=- divisors=- index=- phase=0",
+        "d: bf16[t, 6]; a: bf16[t, 70]; c: uint8[2, 6, 35]; s: e8m0[2, 6, 3]; n: int32[n]; b: bf16[2, 6]",
+    ),
+    "quantised_matmul": (
+        "dst=%d a=%a a_scales=%t codes=%c scales=%s form=int8/plain/1x0/fp32 bias=%b index=- phase=0",
+        "d: bf16[t, 6]; a: int8[t, 70]; t: fp32[t, 1]; c: int8[6, 70]; s: fp32[6, 1]; b: bf16[6]",
+    ),
+    "quantised_grouped_matmul": (
+        "dst=%d a=%a a_scales=%t codes=%c scales=%s form=fp8_e4m3/plain/128x128/fp32 counts=%n "
+        "extent=q_lens at=0 bias=- index=- phase=0",
+        "d: bf16[t, 6]; a: fp8_e4m3[t, 130]; t: fp32[t, 2]; c: fp8_e4m3[2, 6, 130]; s: fp32[2, 1, 2]; n: int32[n]",
+    ),
+    "quantise": (
+        "dst=%d scales=%s x=%x form=int8/plain/1x0/fp32 amax=127.0 rule=nearest phase=0",
+        "d: int8[t, 70]; s: fp32[t, 1]; x: bf16[t, 70]",
+    ),
+    "grouped_quantise": (
+        "dst=%d scales=%s x=%x form=fp8_e4m3/plain/1x32/fp32 amax=448.0 rule=ceil counts=%n "
+        "extent=q_lens at=0 experts=2 phase=0",
+        "d: fp8_e4m3[t, 70]; s: e8m0[t, 3]; x: bf16[t, 70]; n: int32[n]",
+    ),
+    "quantise_static": (
+        "dst=%d x=%x scales=%s form=int8/plain/1x0/fp32",
+        "d: int8[t, 70]; x: bf16[t, 70]; s: fp32[1, 1]",
+    ),
+    "grouped_quantise_static": (
+        "dst=%d x=%x scales=%s form=int8/plain/1x0/fp32 counts=%n extent=q_lens at=0 experts=2",
+        "d: int8[t, 70]; x: bf16[t, 70]; s: fp32[1, 1]; n: int32[n]",
+    ),
     "rms_unit": ("dst=%d x=%x run=4 eps=1e-06", "d: bf16[t, 8]; x: bf16[t, 8]"),
     "position_scale": ("x=%x positions=%p step=8.0 strength=0.1", "x: bf16[t, 8]; p: int32[t]"),
     "soft_cap": ("dst=%d x=%x cap=30.0", "d: bf16[t, 8]; x: fp32[t, 8]"),
@@ -398,6 +433,40 @@ BROKEN: list[tuple[str, str, str]] = [  # mnemonic, "what was -> what stands ins
     ("dequantise", "index=%i -> index=-; v: fp32[2] -> v: fp32[4]", "n a divisor of 6"),
     ("dequantise", "i: int32[6] -> i: int32[5]", "%i is int32.5., must be int32.6."),
     ("dequantise", "codes=%c -> codes=%d", "%d overlaps %d"),
+    ("packed_matmul", "d: bf16[t, 6] -> d: bf16[n, 6]", "their rows differ"),
+    ("packed_matmul", "c: uint8[6, 35] -> c: uint8[6, 36]", "%c is uint8.6, 36., must be uint8.6, 35."),
+    ("packed_matmul", "b: bf16[6] -> b: bf16[7]", "bias is bf16.7., must be .6."),
+    ("packed_matmul", "a: bf16[t, 70] -> a: int8[t, 70]", "must hold floats"),
+    ("packed_matmul", "d: bf16[t, 6] -> d: bf16[t, 70]; dst=%d -> dst=%a", "%a overlaps %a"),
+    ("packed_grouped_matmul", "c: uint8[2, 6, 35] -> c: uint8[6, 35]", "must be .experts, n, k."),
+    ("packed_grouped_matmul", "s: e8m0[2, 6, 3] -> s: e8m0[1, 6, 3]", "must be .2, 6, 3."),
+    ("packed_grouped_matmul", "n: int32[n] -> n: int64[n]", "counts is int64"),
+    ("quantised_matmul", "a: int8[t, 70] -> a: fp8_e4m3[t, 70]", "a is fp8_e4m3.* and the weights are int8"),
+    ("quantised_matmul", "t: fp32[t, 1] -> t: fp32[t, 2]", "a_scales is fp32.t, 2., must be fp32.t, 1. or fp32.1, 1."),
+    ("quantised_matmul", "t: fp32[t, 1] -> t: bf16[t, 1]", "a_scales is bf16"),
+    (
+        "quantised_matmul",
+        "form=int8/plain -> form=int8/words; c: int8[6, 70] -> c: int32[6, 18]",
+        "int8/words/1x0/fp32 are not multiplied as codes",
+    ),
+    (
+        "quantised_matmul",
+        "a: int8[t, 70] -> a: int8[t, 131073]; c: int8[6, 70] -> c: int8[6, 131073]",
+        "may pass int32",
+    ),
+    ("quantised_grouped_matmul", "t: fp32[t, 2] -> t: fp32[t, 1]", "must be fp32.t, 2. or fp32.1, 1."),
+    ("quantised_grouped_matmul", "at=0 -> at=-1", "at must be 0 or more"),
+    ("quantise", "d: int8[t, 70] -> d: int8[t, 71]", "dst is int8.t, 71., must be int8 like bf16.t, 70."),
+    ("quantise", "s: fp32[t, 1] -> s: fp32[t, 2]", "scales is fp32.t, 2., must be fp32.t, 1."),
+    ("quantise", "rule=nearest -> rule=floor", "must be e8m0.t, 1. for int8/plain/1x0/fp32 by rule floor"),
+    ("quantise", "phase=0 -> phase=1", "phase=1 must be below 0"),
+    ("quantise", "amax=127.0 -> amax=0.0", "amax=0.0 must be above 0"),
+    ("quantise", "form=int8/plain/1x0 -> form=int8/plain/2x0", "activations are not quantised as int8/plain/2x0"),
+    ("grouped_quantise", "experts=2 -> experts=0", "experts must be 1 or more"),
+    ("grouped_quantise", "s: e8m0[t, 3] -> s: fp32[t, 3]", "must be e8m0.t, 3."),
+    ("quantise_static", "s: fp32[1, 1] -> s: fp32[t, 1]", "scales is fp32.t, 1., must be fp32.1, 1."),
+    ("quantise_static", "form=int8/plain/1x0 -> form=int8/plain/1x32", "one scale for all is a row's"),
+    ("grouped_quantise_static", "x: bf16[t, 70] -> x: int32[t, 70]", "must hold floats"),
     ("sigmoid_gate", "g: bf16[t, 1] -> g: bf16[t, 2]", "must be one column of"),
     (
         "sigmoid_gate",

@@ -130,6 +130,41 @@ EXAMPLES = {
         "dst=%d codes=%c scales=%s form=int4/nibbles/1x32/fp32 zeros=- divisors=- index=- phase=0",
         "d:bf16[6,70] c:uint8[6,35] s:bf16[6,3]",
     ),
+    "packed_matmul": (
+        "dst=%d a=%a codes=%c scales=%s form=int4/nibbles/1x32/fp32 bias=%b zeros=- divisors=- index=- phase=0",
+        "d:bf16[t,6] a:bf16[t,70] c:uint8[6,35] s:bf16[6,3] b:bf16[6]",
+    ),
+    "packed_grouped_matmul": (
+        "dst=%d a=%a codes=%c scales=%s form=mxfp4/nibbles/1x32/fp32 counts=%n extent=ql at=0 "
+        "bias=%b zeros=- divisors=- index=- phase=0",
+        "d:bf16[t,6] a:bf16[t,70] c:uint8[2,6,35] s:e8m0[2,6,3] n:int32[n] b:bf16[2,6]",
+    ),
+    "quantised_matmul": (
+        "dst=%d a=%a a_scales=%t codes=%c scales=%s form=int8/plain/1x0/fp32 bias=%b index=- phase=0",
+        "d:bf16[t,6] a:int8[t,70] t:fp32[t,1] c:int8[6,70] s:fp32[6,1] b:bf16[6]",
+    ),
+    "quantised_grouped_matmul": (
+        "dst=%d a=%a a_scales=%t codes=%c scales=%s form=fp8_e4m3/plain/128x128/fp32 counts=%n "
+        "extent=ql at=0 bias=- index=- phase=0",
+        "d:bf16[t,6] a:fp8_e4m3[t,130] t:fp32[t,2] c:fp8_e4m3[2,6,130] s:fp32[2,1,2] n:int32[n]",
+    ),
+    "quantise": (
+        "dst=%d scales=%s x=%x form=int8/plain/1x0/fp32 amax=127.0 rule=nearest phase=0",
+        "d:int8[t,70] s:fp32[t,1] x:bf16[t,70]",
+    ),
+    "grouped_quantise": (
+        "dst=%d scales=%s x=%x form=fp8_e4m3/plain/1x32/fp32 amax=448.0 rule=ceil counts=%n "
+        "extent=ql at=0 experts=2 phase=0",
+        "d:fp8_e4m3[t,70] s:e8m0[t,3] x:bf16[t,70] n:int32[n]",
+    ),
+    "quantise_static": (
+        "dst=%d x=%x scales=%s form=int8/plain/1x0/fp32",
+        "d:int8[t,70] x:bf16[t,70] s:fp32[1,1]",
+    ),
+    "grouped_quantise_static": (
+        "dst=%d x=%x scales=%s form=int8/plain/1x0/fp32 counts=%n extent=ql at=0 experts=2",
+        "d:int8[t,70] x:bf16[t,70] s:fp32[1,1] n:int32[n]",
+    ),
     "rms_unit": ("dst=%d x=%x run=4 eps=1e-06", "d:bf16[t,8] x:bf16[t,8]"),
     "position_scale": ("x=%x positions=%p step=8.0 strength=0.1", "x:bf16[t,8] p:int32[t]"),
     "soft_cap": ("dst=%d x=%x cap=30.0", "d:bf16[t,8] x:fp32[t,8]"),
