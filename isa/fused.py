@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from .dma import COPY, SCATTER
 from .arithmetic import Arithmetic
+from .dma import COPY, SCATTER
 from .dtype import decode
 from .instruction import (
     Array,
