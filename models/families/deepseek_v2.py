@@ -15,7 +15,11 @@ def read(fields: Fields, name: str) -> ModelConfig:
     """A deepseek_v2 config.json; groups are chosen by their best expert, and only by group_limited_greedy."""
     skip_training(fields)
     fields.neutral("scoring_func", "softmax", None)
-    fields.neutral("norm_topk_prob", False, None)  # transformers never renormalises, published code would
+    if fields.take("norm_topk_prob", None, record=False) not in (False, None):
+        raise UnsupportedError(
+            f"{fields.where}: norm_topk_prob=True is not supported; transformers renormalises no deepseek_v2 and the "
+            "published code does, without routed_scaling_factor: say false, as all published files do"
+        )
     fields.neutral("mlp_bias", False)
     layers = num_layers(fields)
     experts, top_k = read_experts(fields, "n_routed_experts")
