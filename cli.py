@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from .runtime.job import Job
     from .runtime.report import Document, Report
 
-OUR_BUG, USER_ERROR, OUT_OF_MEMORY, NOT_ALIGNED, INTERRUPTED, BROKEN_PIPE = 1, 2, 3, 4, 130, 141
+OUR_BUG, USER_ERROR, OUT_OF_MEMORY, NOT_ALIGNED, GATE_FAILED, INTERRUPTED, BROKEN_PIPE = 1, 2, 3, 4, 5, 130, 141
 STDOUT = "-"
-SCHEMAS = ("report", "oom", "limits", "align", "cards", "card", "models", "clusters", "cluster")
+SCHEMAS = ("report", "oom", "limits", "align", "coverage", "cards", "card", "models", "clusters", "cluster")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -137,7 +137,7 @@ JSON_OPTION = click.option("--json", "json_to", metavar="FILE|-", help="Write th
 
 
 def job_options(command: F) -> F:
-    """The model and everything that says what it is asked, shared by run, align and limits."""
+    """The model and everything that says what it is asked, shared by run, align, limits and coverage."""
     for option in reversed(JOB_OPTIONS):
         command = option(command)
     return command
@@ -208,6 +208,26 @@ def limits(json_to: str | None, **asked: Any) -> None:
     with DelayedProgress(sys.stderr, "replaying the job's memory"):
         report = find_limits(job)
     _show(report, print_limits, json_to)
+
+
+@cli.command()
+@job_options
+@JSON_OPTION
+def coverage(json_to: str | None, **asked: Any) -> None:
+    """Tell how the card runs each operator of MODEL: native, composed, or missing (exit code 5); what fusions save."""
+    from .runtime.files import check_outputs
+
+    job = _job(payload=False, **asked)
+    check_outputs(json_to)
+    from .runtime.coverage import cover
+    from .runtime.progress import DelayedProgress
+    from .runtime.render_coverage import print_coverage
+
+    with DelayedProgress(sys.stderr, "emulating operators"):
+        report = cover(job)
+    _show(report, print_coverage, json_to)
+    if not report.complete:
+        raise click.exceptions.Exit(GATE_FAILED)
 
 
 @cli.command()

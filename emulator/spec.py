@@ -102,6 +102,11 @@ class CardSpec(CardPart):
         """The mnemonics that the card executes itself; all others are composed of these, or refused."""
         return native_instructions(self.native)
 
+    @property
+    def native_evidence(self) -> EvidenceKind:
+        """What the list of native instructions rests on; a card that states none is assumed to have all."""
+        return self.evidence["native"].evidence if "native" in self.evidence else "assumed"
+
     def evidence_of(self, path: str) -> Evidence:
         """What the number (or the marked list or mapping) at a dotted path rests on; ConfigError where there is none.
 

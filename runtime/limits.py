@@ -22,7 +22,7 @@ FULL_LENGTH = "limits count every sequence at its full length; a run whose seque
 def find_limits(job: Job) -> LimitsReport:
     """The limits of a job, found by replaying its allocations; nothing is computed or timed."""
     started = time.perf_counter()
-    job, notes = _with_sequences(replace(job, payload=False, logits=False))
+    job, notes = with_sequences(replace(job, payload=False, logits=False), "limits")
     prepared = prepare(job)
     if job.strict:
         refuse_weak(said for said in evidence_of(prepared) if said.figure == "memory")  # limits tell no time
@@ -60,12 +60,12 @@ def find_limits(job: Job) -> LimitsReport:
     )
 
 
-def _with_sequences(job: Job) -> tuple[Job, list[str]]:
-    """The job, with one sequence of a usual length where it names none, and a note that says so."""
+def with_sequences(job: Job, what: str) -> tuple[Job, list[str]]:
+    """The job, with one sequence of a usual length where it names none, and a note that `what` is told for it."""
     if job.prompts or job.prompt_ids or job.batch is not None:
         return job, []
     positions = open_checkpoint(job.model, job.seed).graph.max_position_embeddings
     output = min(DEFAULT_OUTPUT, positions // 4)
     prompt = min(DEFAULT_INPUT, positions - output)
-    note = f"no sizes were given: limits are for one sequence of {prompt} prompt tokens and {output} decode steps"
+    note = f"no sizes were given: {what} are for one sequence of {prompt} prompt tokens and {output} decode steps"
     return replace(job, batch=1, input_len=prompt, output_len=output), [note]

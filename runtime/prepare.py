@@ -66,8 +66,11 @@ class Prepared:
         ]
 
 
-def prepare(job: Job) -> Prepared:
-    """Open and check everything that a job names; ConfigError and its kin say what is wrong with it."""
+def prepare(job: Job, *, any_dtype: bool = False) -> Prepared:
+    """Open and check everything that a job names; ConfigError and its kin say what is wrong with it.
+
+    With `any_dtype` whoever asked finds out himself what the card's units do not compute in.
+    """
     card = override(load_card(job.card), dict(job.overrides)) if job.overrides else load_card(job.card)
     layout = parse_layout(job.layout)
     checkpoint = open_checkpoint(job.model, job.seed)
@@ -75,7 +78,7 @@ def prepare(job: Job) -> Prepared:
     check_layout(layout, checkpoint.graph, given.cards if given else None)
     cluster = cluster_of(card, layout.cards, given)
     placement = place(layout, cluster.topology(), job.placement)
-    dtype, kv_dtype = _dtypes(job, checkpoint, card)
+    dtype, kv_dtype = _dtypes(job, checkpoint, None if any_dtype else card)
     ids, cached, lengths = _sequences(job, checkpoint)
     plan = JobPlan(
         graph=checkpoint.graph,
@@ -149,13 +152,13 @@ def cluster_of(card: CardSpec, cards: int, given: ClusterSpec | None) -> Cluster
     return usual_node(card.node.topology, cards, link, int(card.node.cards))
 
 
-def _dtypes(job: Job, checkpoint: Checkpoint, card: CardSpec) -> tuple[DType, DType]:
+def _dtypes(job: Job, checkpoint: Checkpoint, card: CardSpec | None) -> tuple[DType, DType]:
     dtype = parse_dtype(job.dtype) if job.dtype is not None else checkpoint.config.dtype
     kv_dtype = parse_dtype(job.kv_dtype) if job.kv_dtype is not None else BF16
     for option, value in (("--dtype", dtype), ("--kv-dtype", kv_dtype)):
         if value.name not in RUNNABLE:
             raise NotYetError(f"{option} {value.name} comes with a later version; use one of {', '.join(RUNNABLE)}")
-    if dtype.name not in card.tensor.rate:
+    if card is not None and dtype.name not in card.tensor.rate:
         known = ", ".join(card.tensor.rate)
         raise ConfigError(f"{card.name} has no tensor rate for --dtype {dtype.name}; it has {known}")
     return dtype, kv_dtype

@@ -22,6 +22,7 @@ from .binding import entries_by_holder, step_bindings
 from .job import Job
 from .memory import JobMemory
 from .numbers import Numbers, StepNumbers
+from .plan import JobPlan
 from .prepare import Prepared, prepare
 from .report import Report
 from .rests_on import refuse_weak
@@ -220,6 +221,12 @@ def _take_off(state: RunState, numbers: Numbers | None, step: Step) -> _Flight:
     return replace(_submit(state, step, result.routed), picked=result.picked)
 
 
+def routed_of(plan: JobPlan, step: Step, routing: Routing) -> Mapping[str, Counts]:
+    """What a step's expert layers get by a routing model."""
+    tokens = [sum(entry.count for entry in own) for own in entries_by_holder(plan.layout, step)]
+    return step_routing(plan.graph, plan.layout, step.index, tokens, routing)
+
+
 def time_step(state: RunState, step: Step, routed: Mapping[str, Counts] | None = None) -> StepRecord:
     """Emulate a step on all cards, from now until its last instruction ends.
 
@@ -231,8 +238,7 @@ def time_step(state: RunState, step: Step, routed: Mapping[str, Counts] | None =
 def _submit(state: RunState, step: Step, routed: Mapping[str, Counts] | None) -> _Flight:
     plan = state.prepared.plan
     if routed is None:
-        tokens = [sum(entry.count for entry in own) for own in entries_by_holder(plan.layout, step)]
-        routed = step_routing(plan.graph, plan.layout, step.index, tokens, state.routing)
+        routed = routed_of(plan, step, state.routing)
     bindings = step_bindings(plan, step, routed)
     heads = tuple(binding.extents["rows"][0] > 0 for binding in bindings)
     submissions = [

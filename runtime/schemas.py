@@ -10,6 +10,7 @@ from .catalogue import CardDetail, CardsReport, ModelsReport
 from .fabric.show import ClusterDetail, ClustersReport
 from .report import OomReport, Report
 from .report_align import AlignReport
+from .report_coverage import CoverageReport
 from .report_limits import LimitsReport
 
 DOCUMENTS: dict[str, type[BaseModel]] = {
@@ -17,6 +18,7 @@ DOCUMENTS: dict[str, type[BaseModel]] = {
     "oom": OomReport,
     "limits": LimitsReport,
     "align": AlignReport,
+    "coverage": CoverageReport,
     "cards": CardsReport,
     "card": CardDetail,
     "models": ModelsReport,
