@@ -93,7 +93,7 @@ JOB_OPTIONS: tuple[Callable[[F], F], ...] = (
     click.argument("model"),
     click.option("--card", metavar="NAME|FILE", help="The card (default: ascend-910b2); see `siltwin cards`."),
     click.option("--cluster", metavar="NAME|FILE", help="How cards are joined (default: the card's usual node)."),
-    click.option("--layout", metavar="tp=N,pp=N,dp=N,ep=N", help="How the model is spread over cards (default: one)."),
+    click.option("--layout", metavar="tp=N,pp=N,dp=N,ep=N", help="The mesh of cards (default: one card)."),
     click.option("--placement", metavar="pp,tp|packed|0,1,..", help="Cards of ranks (default: tp within a node)."),
     click.option("--dtype", metavar="DTYPE", help="Weights and activations: float32, bfloat16, float16 (or fp32 ...)."),
     click.option("--kv-dtype", metavar="DTYPE", help="The KV cache (default: bfloat16)."),

@@ -66,7 +66,7 @@ class COPY(Instruction, opcode=0x30, unit=Unit.DMA):
 
 
 class GATHER(Instruction, opcode=0x31, unit=Unit.DMA):
-    """dst[i] = src[index[i]], whole rows."""
+    """dst[i] = src[index[i]], whole rows: src's are runs of its last dimension."""
 
     dst: Out
     src: In
@@ -74,7 +74,7 @@ class GATHER(Instruction, opcode=0x31, unit=Unit.DMA):
 
     def check(self, t: Shapes) -> None:
         _check_index(self, t, self.index, self.dst)
-        require(len(t.type_of(self.src).shape) == 2, self, f"src is {t.type_of(self.src)}, must be [rows, columns]")
+        require(len(t.type_of(self.src).shape) >= 2, self, f"src is {t.type_of(self.src)}, must be [rows, columns]")
         _check_rows(self, t, self.dst, self.src)
 
     def work(self, s: Sizes) -> Work:
@@ -82,6 +82,7 @@ class GATHER(Instruction, opcode=0x31, unit=Unit.DMA):
 
     def execute(self, m: Memory) -> None:
         src, index = m.get(self.src), m.get(self.index)
+        src = src.reshape(rows_cols(src.shape))
         require_rows(self, index, len(src), "row")
         m.put(self.dst, src[index])
 

@@ -14,7 +14,7 @@ def pass_reports(plan: JobPlan) -> tuple[PassReport, ...]:
     launches: Counter[str] = Counter()
     parts: dict[str, dict[str, None]] = defaultdict(dict)
     for rank in range(plan.layout.cards):
-        built = plan.built(rank, True)
+        built = plan.built(rank, plan.variants[0])
         calls = Counter(call.block for call in built.program.calls)
         for change in built.rewritten:
             places[change.name] += calls[change.block]

@@ -2,46 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from ..isa.program import Binding
+from .context import Context, mode_of
 from .dispatch import exchange_extents, room_extents, share_extents
-from .layout import Layout
 from .lowering.passes.rewrite import CONTEXT
 from .lowering.stage import STATES
-from .plan import JobPlan
+from .plan import JobPlan, Variant
+from .portions import Portion, portions
 from .routing import Counts, routed_extents
-from .scheduler import Entry, Step
+from .scheduler import Step
 
 NOT_ROUTED: Mapping[str, Counts] = MappingProxyType({})
 
 
-def entries_by_holder(layout: Layout, step: Step) -> tuple[tuple[Entry, ...], ...]:
-    """The part of a step that each holder computes; it may be nothing."""
-    shares: list[list[Entry]] = [[] for _ in range(layout.holders)]
-    for entry in step.entries:
-        for holder in layout.holders_of(entry.request):
-            shares[holder].append(entry)
-    return tuple(map(tuple, shares))
-
-
-def holder_extents(plan: JobPlan, entries: Sequence[Entry]) -> dict[str, tuple[int, ...]]:
-    """The extents that all ranks of a holder bind for their entries."""
-    largest = plan.largest.extents
-    tokens = sum(entry.count for entry in entries)
+def holder_extents(plan: JobPlan, portion: Portion) -> dict[str, tuple[int, ...]]:
+    """The extents that all ranks of a holder bind for their portion of a step."""
+    largest, tokens, entries = plan.largest.extents, portion.tokens, portion.entries
+    spread = Context(plan, portion).extents() if plan.layout.cp > 1 else {}
     return {
         **routed_extents(plan.graph, tokens),
         "tokens": (tokens,),
         "sequences": (len(entries),),
-        "rows": (plan.rows_of(entries),),
+        "rows": (portion.rows(plan.all_logits),),
         "pages": largest["pages"],
         "table_pages": largest["table_pages"],
         CONTEXT: (plan.context_of(entries),),
         "positions": largest["positions"],
         STATES: largest[STATES],
-        "q_lens": tuple(entry.count for entry in entries),
+        "q_lens": portion.counts,
         "kv_lens": tuple(entry.start + entry.count for entry in entries),
+        **spread,
     }
 
 
@@ -53,9 +46,9 @@ def step_bindings(plan: JobPlan, step: Step, routed: Mapping[str, Counts] = NOT_
     layout, largest = plan.layout, plan.largest.extents
     room = {name: largest[name] for name in room_extents(plan.graph, layout, 1)}
     by_holder = []
-    for holder, entries in enumerate(entries_by_holder(layout, step)):
-        own = {name: _share(counts, holder, layout.holders) for name, counts in routed.items()}
-        by_holder.append(holder_extents(plan, entries) | room | own)
+    for portion in portions(plan, step):
+        own = {name: _share(counts, portion.holder, layout.holders) for name, counts in routed.items()}
+        by_holder.append(holder_extents(plan, portion) | room | own)
     exchanged = exchange_extents(plan.graph, layout, routed)
     return [
         Binding(
@@ -64,6 +57,12 @@ def step_bindings(plan: JobPlan, step: Step, routed: Mapping[str, Counts] = NOT_
         )
         for rank in range(layout.cards)
     ]
+
+
+def step_variants(plan: JobPlan, step: Step) -> list[Variant]:
+    """The program that every rank runs."""
+    by_holder = [Variant(portion.rows(plan.all_logits) > 0, mode_of(plan, portion)) for portion in portions(plan, step)]
+    return [by_holder[plan.layout.holder_of(rank)] for rank in range(plan.layout.cards)]
 
 
 def _share(counts: Counts, holder: int, holders: int) -> Counts:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from ..emulator.spec import CardSpec, override
 from ..emulator.units.demand import demand
-from ..isa.errors import ConfigError, UnsupportedError
+from ..isa.errors import ConfigError, NotYetError, UnsupportedError
 from ..isa.instruction import TensorType
 from ..isa.program import Binding
 from .binding import step_bindings
@@ -56,6 +56,8 @@ def cover(job: Job) -> CoverageReport:
     job, notes = with_sequences(replace(job, payload=False, logits=False), "costs")
     prepared = prepare(job, any_dtype=True)
     plan = prepared.plan
+    if plan.layout.cp > 1:
+        raise NotYetError("coverage of a context over cp shares comes with a later version; leave cp at 1")
     whole = replace(plan, card=override(plan.card, {"native": "all"}), fuse=(), _built={})
     bare = replace(plan, fuse=(), _built={})
     stated = _stated(prepared)
@@ -126,7 +128,7 @@ def _operators(plan: JobPlan, whole: JobPlan, stated: Sequence[_Stated]) -> tupl
     """Every operator of the model's own programs, as this card runs it."""
     found: dict[tuple[str, str], _Operator] = {}
     for rank in _ranks(plan):
-        program = whole.built(rank, True).program
+        program = whole.built(rank, whole.variants[0]).program
         kinds = block_kinds(plan, rank, program)
         for site in sites(program):
             key = (site.instruction.mnemonic, site.dtype(stated[0].bindings[rank]))
@@ -134,7 +136,7 @@ def _operators(plan: JobPlan, whole: JobPlan, stated: Sequence[_Stated]) -> tupl
             operator.issues += site.calls
             operator.blocks[kinds[site.block.name]] += site.calls
             operator.places.append((rank, site))
-    built = {rank: plan.outlined(rank, True) for rank in _ranks(plan)}
+    built = {rank: plan.outlined(rank, plan.variants[0]) for rank in _ranks(plan)}
     return tuple(
         _operator(plan, whole.card, mnemonic, dtype, operator, built, stated)
         for (mnemonic, dtype), operator in sorted(found.items(), key=lambda item: (item[1].unit, item[0]))
@@ -223,7 +225,7 @@ def _fusion(
     part = FusionPart(name=name, is_on=name in prepared.plan.fuse, places=0, launches_saved=0, savings=())
     fused = replace(bare, fuse=(name,), _built={})
     try:
-        built = {rank: fused.outlined(rank, True) for rank in _ranks(fused)}
+        built = {rank: fused.outlined(rank, fused.variants[0]) for rank in _ranks(fused)}
     except ConfigError as error:
         return part.model_copy(update={"reason": str(error)})
     places = launches = 0
@@ -238,7 +240,7 @@ def _fusion(
     savings = []
     for item, before_ps in zip(stated, plain_ps, strict=True):
         moved = [
-            sum(hbm_bytes(plan.outlined(rank, True).program, item.bindings[rank]) for rank in _ranks(plan))
+            sum(hbm_bytes(plan.outlined(rank, plan.variants[0]).program, item.bindings[rank]) for rank in _ranks(plan))
             for plan in (bare, fused)
         ]
         after_ps = None if before_ps is None else _elapsed(prepared, fused, item)

@@ -14,6 +14,7 @@ MOST_SEQUENCES = 1 << 16
 MOST_MICRO_BATCHES = 1 << 10
 Engine = Literal["simpy", "compiled"]
 ENGINES: tuple[Engine, ...] = ("simpy", "compiled")
+PREFILLS = ("ring", "allgather")  # how attention reaches a context over cp shares: they go round, or come together
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Job:
     fuse: str | None = None
     activations: str | None = None
     calibrate: str | None = None
+    cp_prefill: str | None = None
     prompts: tuple[str, ...] = ()
     prompt_ids: tuple[tuple[int, ...], ...] = ()
     max_new_tokens: int | None = None
@@ -70,6 +72,8 @@ class Job:
             raise ConfigError("--group sizes the blocks of --weights; give --weights too")
         if self.calibrate is not None and self.activations is None:
             raise ConfigError("--calibrate finds the scales of --activations; give --activations too")
+        if self.cp_prefill not in (None, *PREFILLS):
+            raise ConfigError(f"--cp-prefill {self.cp_prefill!r} does not exist; choose one of {', '.join(PREFILLS)}")
         if self.logits and not self.payload:
             raise ConfigError("logits need the payload: leave out --no-payload or --logits")
 

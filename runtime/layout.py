@@ -214,8 +214,6 @@ def _degree(text: str | None, axis: str, value: str) -> int:
 def _whole(text: str, degrees: dict[str, int], split: tuple[int, ...]) -> Layout:
     """The layout of what was named: dp follows from cards, and edp must be what follows."""
     edp, cards = degrees.pop("edp", None), degrees.pop("cards", None)
-    if degrees.get("cp", 1) > 1:
-        raise NotYetError(f"layout {text!r}: cp={degrees['cp']} comes with a later version; use tp, pp, dp and ep")
     layout = Layout(**degrees, split=split)
     if cards is not None:
         own = layout.cards // layout.dp
@@ -305,6 +303,14 @@ def _of_stage(layout: Layout) -> str:
     return ",".join([f"tp={layout.tp}", *named])
 
 
+def _check_context(layout: Layout, graph: Graph) -> None:
+    sparse = any(getattr(layer.attention, "top_k", 0) for layer in graph.layers)
+    if layout.cp > 1 and sparse:
+        raise NotYetError(
+            f"layout {layout}: cp over sparse attention's choice comes with a later version; use tp and dp"
+        )
+
+
 def _check_stages(layout: Layout, graph: Graph) -> None:
     layers = len(graph.layers)
     if layout.split and sum(layout.split) != layers:
@@ -339,6 +345,7 @@ def check_layout(layout: Layout, graph: Graph, cluster_cards: int | None) -> Non
             f"choose tp from {', '.join(map(str, legal))}"
         )
     _check_stages(layout, graph)
+    _check_context(layout, graph)
     if cluster_cards is not None and layout.cards > cluster_cards:
         raise ConfigError(
             f"layout {layout} needs {layout.cards} cards and the cluster has {cluster_cards}; "

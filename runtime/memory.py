@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from ..emulator.hbm import Allocation, Hbm, OutOfMemory
 from ..isa.instruction import elements
@@ -77,13 +78,28 @@ def weight_bytes(program: Program) -> int:
     return sum(_num_bytes(buffer, none) for buffer in program.buffers if buffer.space in spaces)
 
 
+class Holding(Protocol):
+    """Who holds what of a request."""
+
+    @property
+    def layout(self) -> Layout:
+        """How cards are grouped."""
+
+    def local_tokens(self, request: int, share: int, tokens: int) -> int:
+        """How many of the first `tokens` tokens of a request a share of its context holds."""
+
+    def keeps_states(self, request: int, share: int) -> bool:
+        """Whether a share is the one that keeps the states of a request."""
+
+
 class JobMemory:
     """The HBM of every card through a job: the one path that runs, budgets and limits all allocate by."""
 
     def __init__(
-        self, footprints: Sequence[Footprint], capacities: Mapping[int, Hbm], pool: PagePools, layout: Layout
+        self, footprints: Sequence[Footprint], capacities: Mapping[int, Hbm], pool: PagePools, holding: Holding
     ) -> None:
-        self.footprints, self.hbm, self.pool, self.layout = footprints, capacities, pool, layout
+        self.footprints, self.hbm, self.pool, self.holding = footprints, capacities, pool, holding
+        self.layout = layout = holding.layout
         self._of_holder: dict[int, list[Footprint]] = {holder: [] for holder in range(layout.holders)}
         for footprint in footprints:
             self._of_holder[layout.holder_of(footprint.rank)].append(footprint)
@@ -101,13 +117,14 @@ class JobMemory:
 
     def grow_to(self, request: Request, tokens: int, now_ps: int, step: Step | None = None) -> None:
         """Give a request the pages that `tokens` cached tokens need, and its states with the first, on its cards."""
-        for holder in self.layout.holders_of(request.index):
+        for share, holder in enumerate(self.layout.holders_of(request.index)):
             pool, own = self.pool[holder], self._of_holder[holder]
-            if self._has_states and tokens and request.index not in pool.slots:
+            keeps = self._has_states and tokens and self.holding.keeps_states(request.index, share)
+            if keeps and request.index not in pool.slots:
                 each = {footprint.rank: footprint.state_bytes for footprint in own}
                 self._give(request, 1, each, STATE_TAG, STATE_INSTRUCTION, now_ps, step)
                 pool.take_slot(request.index)
-            missing = pool.missing(request.index, tokens)
+            missing = pool.missing(request.index, self.holding.local_tokens(request.index, share, tokens))
             if missing:
                 each = {footprint.rank: footprint.page_bytes for footprint in own}
                 self._give(request, missing, each, KV_TAG, KV_INSTRUCTION, now_ps, step)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
@@ -18,17 +18,18 @@ from ..models.blocks import Rope
 from ..models.checkpoint import Checkpoint
 from ..models.graph import rope_tables
 from ..models.rope import rope_table
-from .binding import entries_by_holder, step_bindings
+from .binding import step_bindings, step_variants
 from .calibration import Scales, input_scales
+from .context import Context
 from .host import refuse_beyond_host
 from .kv_cache import PagePool, PagePools
 from .lowering.experts import expert_extent
 from .lowering.held import Piece
-from .lowering.passes.rewrite import CONTEXT, needs_context
 from .lowering.stage import table_names
 from .lowering.weights import WeightBuffer, layer_name
 from .packed_weights import packed_arrays
-from .plan import JobPlan
+from .plan import JobPlan, Variant
+from .portions import Portion, portions
 from .routing import Counts
 from .scheduler import Entry, Request, Step
 
@@ -71,6 +72,8 @@ class Numbers:
         inspect: Inspect | None = None,
     ) -> None:
         refuse_beyond_host(plan)
+        if plan.layout.cp > 1 and any(sequence.cached_len for sequence in plan.sequences):
+            plan = replace(plan, fills=True)
         self.plan, self.checkpoint, self.seed = plan, checkpoint, seed
         layout = plan.layout
         self.payload = Payload(choose, debug=debug, inspect=inspect, max_bound=IMAGES_KEPT * max(21, layout.cards))
@@ -80,14 +83,14 @@ class Numbers:
         self._constants = {twin: self._load(twin) for twin in set(plan.twins)}
         self._resident = {rank: self._constants[plan.twins[rank]] | self._caches(rank) for rank in range(layout.cards)}
         self._arenas = {
-            rank: np.zeros(max(plan.lowered(rank, head).arena.num_bytes for head in (True, False)), np.uint8)
+            rank: np.zeros(max(plan.lowered(rank, variant).arena.num_bytes for variant in plan.variants), np.uint8)
             for rank in range(layout.cards)
         }
-        self._images: OrderedDict[tuple[int, ...], list[CardImage]] = OrderedDict()
+        self._images: OrderedDict[tuple[object, ...], list[CardImage]] = OrderedDict()
 
     def _load(self, rank: int) -> dict[str, Array]:
         """Weights and tables of one rank."""
-        lowered = self.plan.lowered(rank, True)
+        lowered = self.plan.lowered(rank, self.plan.variants[0])
         arrays: dict[str, Array] = {}
         for weight in lowered.weights:
             arrays |= {weight.name: self._weight(weight)} if weight.packed is None else self._packed(weight)
@@ -106,7 +109,7 @@ class Numbers:
         """What one rank keeps of the sequences of its holder."""
         return {
             buffer.name: np.zeros(self._shape(buffer, self.plan.largest), buffer.type.dtype.storage)
-            for buffer in self.plan.lowered(rank, True).program.buffers
+            for buffer in self.plan.lowered(rank, self.plan.variants[0]).program.buffers
             if buffer.space in (Space.KV, Space.STATE)
         }
 
@@ -149,25 +152,27 @@ class Numbers:
     def _shape(buffer: Buffer, binding: Binding) -> tuple[int, ...]:
         return tuple(dim if isinstance(dim, int) else binding.extents[dim][0] for dim in buffer.type.shape)
 
-    def _images_for(self, holder: int, bindings: Sequence[Binding]) -> list[CardImage]:
+    def _images_for(self, holder: int, bindings: Sequence[Binding], variant: Variant) -> list[CardImage]:
         """The memory of a holder's cards at these shapes; steps of equal shapes share it, and so the bound kernels."""
         layout = self.plan.layout
         ranks = layout.ranks_of(holder)
         extents = bindings[ranks[0]].extents
-        shapes = ["tokens", "sequences", "rows"]
-        if any(needs_context(self.plan.lowered(rank, extents["rows"][0] > 0).program) for rank in ranks):
-            shapes.append(CONTEXT)
-        key = (holder, *(extents[name][0] for name in shapes))
+        names: dict[str, None] = {}
+        for rank in ranks:
+            program = self.plan.lowered(rank, variant).program
+            names |= dict.fromkeys([extent.name for extent in program.extents if not extent.is_vector])
+            names |= dict.fromkeys(program.row_counts)
+        key = (holder, variant, *(extents[name] for name in names if name in extents))
         if key not in self._images:
             shared: dict[str, Array] = {}
-            self._images[key] = [self._image(rank, extents["rows"][0] > 0, bindings[rank], shared) for rank in ranks]
+            self._images[key] = [self._image(rank, variant, bindings[rank], shared) for rank in ranks]
             if len(self._images) > IMAGES_KEPT * layout.holders:
                 self._images.popitem(last=False)
         self._images.move_to_end(key)
         return self._images[key]
 
-    def _image(self, rank: int, head: bool, binding: Binding, shared: dict[str, Array]) -> CardImage:
-        lowered = self.plan.lowered(rank, head)
+    def _image(self, rank: int, variant: Variant, binding: Binding, shared: dict[str, Array]) -> CardImage:
+        lowered = self.plan.lowered(rank, variant)
         arrays = {name: array for name, array in self._resident[rank].items() if name in lowered.program.buffer}
         for buffer in lowered.program.buffers:
             if buffer.name in arrays:
@@ -187,34 +192,40 @@ class Numbers:
 
     def run(self, step: Step, requests: Requests, pool: PagePools, observe: Observe | None = None) -> StepNumbers:
         """Execute a step on all cards; pages must be allocated already. `observe` sees every layer's output."""
-        shares = entries_by_holder(self.plan.layout, step)
-        bindings = step_bindings(self.plan, step)
-        by_holder = [self._images_for(holder, bindings) for holder in range(len(shares))]
-        for holder, (images, entries) in enumerate(zip(by_holder, shares, strict=True)):
-            host = {name: array for image in images for name, array in image.arrays.items() if name.startswith("host.")}
-            self._fill(host, entries, requests, pool[holder])
+        own, bindings = portions(self.plan, step), step_bindings(self.plan, step)
+        variants = step_variants(self.plan, step)
+        by_holder = []
+        for portion in own:
+            first = self.plan.layout.rank(0, 0, portion.holder)
+            by_holder.append(self._images_for(portion.holder, bindings, variants[first]))
+            self._fill(_host_arrays(by_holder[-1]), portion, requests, pool[portion.holder])
         images = sorted(chain.from_iterable(by_holder), key=lambda image: image.rank)
         seen: Seen = defaultdict(dict)
         written = self.payload.run(images, self._tap(images, seen) if observe else None)
         if observe:
+            order = in_order(step, [place for portion in own for place in portion.places()])
             for layer, parts in sorted(seen.items()):
-                observe(layer, np.concatenate([parts[holder] for holder in sorted(parts)]))
-        picked, logits = self._results(images, shares)
+                observe(layer, np.concatenate([parts[holder] for holder in sorted(parts)])[order])
+        picked, logits = self._results(images, own, step)
         return StepNumbers(picked, logits, self._routed(written))
 
-    def _results(self, images: Sequence[CardImage], shares: Sequence[Sequence[Entry]]) -> tuple[list[int], Array]:
-        """The tokens picked and the logits, of each holder's rows on its last stage."""
-        layout = self.plan.layout
-        picked: list[int] = []
+    def _results(self, images: Sequence[CardImage], own: Sequence[Portion], step: Step) -> tuple[list[int], Array]:
+        """The tokens picked and the logits, in the order of the step's entries, of the rows on every last stage."""
+        layout, wanted = self.plan.layout, list[tuple[int, int]]()
+        picked = [np.zeros(0, np.int64)]
         logits = [np.zeros((0, self.plan.graph.vocab_size), np.float32)]
-        for holder, entries in enumerate(shares):
-            if not self.plan.rows_of(entries):
+        for portion in own:
+            places = portion.wanted(self.plan.all_logits)
+            if not places:
                 continue
-            last = images[layout.rank(layout.pp - 1, 0, holder)]
-            tokens = last.arrays["host.picked"]
-            picked += [int(tokens[row]) for row in self._emitting_rows(entries)]
+            wanted += places
+            last = images[layout.rank(layout.pp - 1, 0, portion.holder)]
+            picked.append(last.arrays["host.picked"].astype(np.int64))
             logits.append(decode(last.arrays["logits"], last.program.buffer["logits"].type.dtype))
-        return picked, np.concatenate(logits) if len(logits) > 2 else logits[-1]
+        order = in_order(step, wanted)
+        emitting = {(entry.request, entry.start + entry.count - 1) for entry in step.entries if entry.emits}
+        tokens = np.concatenate(picked)
+        return [int(tokens[row]) for row in order if wanted[row] in emitting], np.concatenate(logits)[order]
 
     def _routed(self, written: Mapping[int, Mapping[str, Counts]]) -> dict[str, Counts]:
         """The loads that every holder's ranks wrote, one holder after the other."""
@@ -266,46 +277,53 @@ class Numbers:
                 self.run(step, known, pool)
                 ended(step)
 
-    def _emitting_rows(self, entries: Sequence[Entry]) -> list[int]:
-        """Row of the logits that each emitting entry's token is picked from."""
-        rows: list[int] = []
-        row = 0
-        for entry in entries:
-            row += entry.count if self.plan.all_logits else int(entry.emits)
-            if entry.emits:
-                rows.append(row - 1)
-        return rows
-
-    def _fill(self, host: dict[str, Array], entries: Sequence[Entry], requests: Requests, pool: PagePool) -> None:
-        """Write the inputs of a holder's entries into host memory."""
+    def _fill(self, host: dict[str, Array], portion: Portion, requests: Requests, pool: PagePool) -> None:
+        """Write the inputs of a holder's portion into host memory."""
         ids: list[int] = []
         positions: list[int] = []
         slots: list[int] = []
-        rows: list[int] = []
-        keys: list[int] = []
-        tables = host["host.tables"]
-        tables[...] = 0
-        for index, entry in enumerate(entries):
-            request = requests[entry.request]
-            span = range(entry.start, entry.start + entry.count)
-            ids += [request.token_at(position - request.cached_len) for position in span]
-            positions += span
-            slots += [pool.slot(entry.request, position) for position in span]
-            table = pool.tables[entry.request]
-            tables[index, : len(table)] = table
-            picked = span if self.plan.all_logits else span[-1:] if entry.emits else ()
-            rows += [len(positions) - entry.count + position - entry.start for position in picked]
-            keys += [sample_key(self.seed, entry.request, position) for position in picked]
+        for index, entry in enumerate(portion.entries):
+            request, own = requests[entry.request], portion.positions(index)
+            ids += [request.token_at(position - request.cached_len) for position in own.tolist()]
+            positions += own.tolist()
+            slots += [pool.slot(entry.request, row) for row in self._local(entry.request, portion.share, own)]
+        rows = {place: row for row, place in enumerate(portion.places())}
+        wanted = portion.wanted(self.plan.all_logits)
         values = {
             "ids": ids,
             "positions": positions,
             "slots": slots,
-            "rows": rows,
-            "keys": keys,
-            "states": [pool.slots.get(entry.request, 0) for entry in entries],
-            "q_lens": [entry.count for entry in entries],
-            "kv_lens": [entry.start + entry.count for entry in entries],
+            "rows": [rows[place] for place in wanted],
+            "keys": [sample_key(self.seed, *place) for place in wanted],
+            "states": [pool.slots.get(entry.request, 0) for entry in portion.entries],
+            "q_lens": portion.counts,
+            "kv_lens": [entry.start + entry.count for entry in portion.entries],
         }
+        if self.plan.layout.cp > 1:
+            values |= Context(self.plan, portion).inputs(pool)
         for name, numbers in values.items():
             if f"host.{name}" in host:
                 host[f"host.{name}"][...] = numbers
+        if "host.tables" in host:
+            tables = host["host.tables"]
+            tables[...] = 0
+            for index, entry in enumerate(portion.entries):
+                table = pool.tables[entry.request]
+                tables[index, : len(table)] = table
+
+    def _local(self, request: int, share: int, positions: Array) -> list[int]:
+        """Where positions of a request stand among those that a share holds."""
+        if self.plan.layout.cp == 1:
+            return [int(position) for position in positions]
+        return [int(row) for row in self.plan.ownership(request).counts(share, positions)]
+
+
+def in_order(step: Step, places: Sequence[tuple[int, int]]) -> list[int]:
+    """The rows of (request, position) places in the order of a step's entries, then of positions."""
+    entry = {entry.request: index for index, entry in enumerate(step.entries)}
+    return sorted(range(len(places)), key=lambda row: (entry[places[row][0]], places[row][1]))
+
+
+def _host_arrays(images: Sequence[CardImage]) -> dict[str, Array]:
+    """Host memory of a holder's cards, by name."""
+    return {name: array for image in images for name, array in image.arrays.items() if name.startswith("host.")}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
+
 from ..emulator.payload import Site
-from .binding import entries_by_holder
 from .plan import JobPlan
-from .scheduler import Entry, Step
+from .portions import portions
+from .scheduler import Step
 
 
 def layer_of(plan: JobPlan, site: Site) -> int | None:
@@ -23,15 +26,14 @@ def speaks(plan: JobPlan, rank: int) -> bool:
     return plan.layout.tp_index_of(rank) == 0
 
 
-def entries_of(plan: JobPlan, step: Step, rank: int) -> tuple[Entry, ...]:
-    """The entries of a step whose tokens a card computes, in the order of its rows."""
-    return entries_by_holder(plan.layout, step)[plan.layout.holder_of(rank)]
+def spans_of(plan: JobPlan, step: Step, rank: int) -> Iterator[tuple[int, range]]:
+    """(request, positions) of the tokens that a card computes in a step, in the order of its rows."""
+    portion = portions(plan, step)[plan.layout.holder_of(rank)]
+    for entry, spans in zip(portion.entries, portion.spans, strict=True):
+        yield from ((entry.request, span) for span in spans)
 
 
 def place_of(plan: JobPlan, step: Step, rank: int, token: int) -> tuple[int, int] | None:
     """(request, position) of a token, by its row among those of a card."""
-    for entry in entries_of(plan, step, rank):
-        if token < entry.count:
-            return entry.request, entry.start + token
-        token -= entry.count
-    return None
+    portion = portions(plan, step)[plan.layout.holder_of(rank)]
+    return next(islice(portion.places(), token, None), None)

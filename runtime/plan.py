@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
 
 from ..emulator.hbm import Hbm
 from ..emulator.spec import CardSpec
@@ -14,11 +15,13 @@ from ..isa.instruction import split_even
 from ..isa.program import Binding
 from ..isa.work import Unit
 from ..models.blocks import DecoderLayer, Graph, Moe
+from .context import Context, mode_of
 from .dispatch import room_extents
 from .kv_cache import PAGE_TOKENS, PagePool, PagePools
 from .lanes import Lanes
 from .layout import AXES, Layout
 from .lowering.arena import plan_arena
+from .lowering.context import ALL_TOKENS, RETURNED, Mode, has_states
 from .lowering.held import Holding
 from .lowering.lower import BuiltProgram, LoweredProgram, build, place
 from .lowering.passes.compose import refuse_missing
@@ -26,6 +29,8 @@ from .lowering.passes.packed import Activations
 from .lowering.passes.rewrite import CONTEXT
 from .lowering.stage import STATES, LoweringOptions, Sampling
 from .memory import Footprint, JobMemory, footprint
+from .ownership import Ownership, ownership
+from .portions import Portion, portions
 from .routing import routed_extents
 from .scheduler import Entry, Request, Step
 
@@ -41,13 +46,22 @@ class Lengths:
     cached_len: int = 0
 
 
+class Variant(NamedTuple):
+    """What tells the programs of one rank apart: whether logits are computed, and how attention reaches the context."""
+
+    head: bool
+    mode: Mode = "whole"
+
+
 @dataclass(frozen=True)
 class JobPlan:
     """Model, card, layout and lengths of a job; everything else follows from them.
 
     `all_logits` computes the logits of every prompt position instead of the last one's; `holding` says which weights
     lie packed in device memory, `activations` how what they are multiplied by is quantised, and `calibration` holds the
-    sequences that its static scales come from. `fuse` names the fusions of its programs.
+    sequences that its static scales come from. `fuse` names the fusions of its programs; `cp_prefill` is how attention
+    reaches a context that is spread over shares where a step has prompt tokens. `fills` makes room for steps that
+    compute what is cached.
     """
 
     graph: Graph
@@ -65,7 +79,9 @@ class JobPlan:
     fuse: tuple[str, ...] = ()
     activations: Activations | None = None
     calibration: tuple[tuple[int, ...], ...] = ()
-    _built: dict[tuple[Layout, int, bool], BuiltProgram] = field(default_factory=dict, compare=False, repr=False)
+    cp_prefill: Mode = "ring"
+    fills: bool = False
+    _built: dict[tuple[Layout, int, Variant], BuiltProgram] = field(default_factory=dict, compare=False, repr=False)
 
     def requests(self) -> list[Request]:
         """Fresh requests of these lengths, without tokens."""
@@ -77,28 +93,100 @@ class JobPlan:
     @cached_property
     def largest(self) -> Binding:
         """The largest extents that any step binds on any card."""
-        tokens = rows = 1
-        for step in self._steps_until_decode():
-            for replica in range(self.layout.dp):
-                own = [entry for entry in step.entries if entry.request % self.layout.dp == replica]
-                tokens, rows = max(tokens, sum(entry.count for entry in own)), max(rows, self.rows_of(own))
-        pool, pages = PagePool(self.page_tokens), [0] * self.layout.dp
-        for request in self.requests():
-            pages[request.index % self.layout.dp] += pool.pages_for(request.most_kv_tokens)
-        held = -(-len(self.sequences) // self.layout.dp)
-        longest = max(pool.pages_for(request.most_kv_tokens) for request in self.requests())
-        routed = routed_extents(self.graph, tokens) | room_extents(self.graph, self.layout, tokens)
-        extents = routed | {
-            "tokens": (tokens,),
-            "sequences": (-(-held // self.micro_batches),),
-            "rows": (rows,),
-            "pages": (max(pages),),
-            "table_pages": (longest,),
-            CONTEXT: (longest * self.page_tokens,),
-            "positions": (self.graph.max_position_embeddings,),
-            STATES: (held,),
+        layout = self.layout
+        most = -(-len(self.sequences) // layout.dp)
+        in_step = -(-most // self.micro_batches)
+        tokens = rows = in_step if layout.cp > 1 else 1
+        extents = {ALL_TOKENS: in_step, RETURNED: in_step * layout.cp} if layout.cp > 1 else {}
+        for portion in self._portions:
+            tokens, rows = max(tokens, portion.tokens), max(rows, portion.rows(self.all_logits))
+            if layout.cp > 1:
+                for name, size in Context(self, portion).scalars().items():
+                    extents[name] = max(extents.get(name, 0), size)
+        pool = PagePool(self.page_tokens)
+        pages, longest, homes = self._held
+        whole = {
+            "tokens": tokens,
+            "sequences": in_step,
+            "rows": rows,
+            "pages": max(pages),
+            "table_pages": longest,
+            CONTEXT: pool.pages_for(max(request.most_kv_tokens for request in self.requests())) * self.page_tokens,
+            "positions": self.graph.max_position_embeddings,
+            STATES: max(homes),
         }
-        return Binding(extents, dict.fromkeys(AXES, 0))
+        sizes = {name: (size,) for name, size in (extents | whole).items()}
+        routed = routed_extents(self.graph, tokens) | room_extents(self.graph, layout, tokens)
+        return Binding(routed | sizes, dict.fromkeys(AXES, 0))
+
+    @property
+    def _held(self) -> tuple[list[int], int, list[int]]:
+        """Pages of every holder at the end of all requests, the most of one request, and requests kept by holder."""
+        pool, layout = PagePool(self.page_tokens), self.layout
+        pages, homes, longest = [0] * layout.holders, [0] * layout.holders, 1
+        for request in self.requests():
+            for share, holder in enumerate(layout.holders_of(request.index)):
+                held = pool.pages_for(self.local_tokens(request.index, share, request.most_kv_tokens))
+                pages[holder], longest = pages[holder] + held, max(longest, held)
+                homes[holder] += self.keeps_states(request.index, share)
+        return [max(1, count) for count in pages], longest, [max(1, count) for count in homes]
+
+    @cached_property
+    def _portions(self) -> list[Portion]:
+        """What every holder computes of the steps up to the first that only decodes, and of those that fill caches."""
+        steps = self._steps_until_decode()
+        if self.fills:
+            most = max(step.tokens for step in steps)
+            for request in self.requests():
+                for start in range(0, request.cached_len, most):
+                    count = min(most, request.cached_len - start)
+                    steps.append(Step(0, "prefill", (Entry(request.index, start, count, False),)))
+        return [portion for step in steps for portion in portions(self, step)]
+
+    @cached_property
+    def variants(self) -> tuple[Variant, ...]:
+        """The programs of a rank that the job's steps run."""
+        modes = dict.fromkeys(mode_of(self, portion) for portion in self._portions)
+        return tuple(Variant(head, mode) for mode in modes for head in (True, False))
+
+    @cached_property
+    def has_states(self) -> bool:
+        """Whether some layer keeps a state of fixed size for each sequence."""
+        return has_states(self.graph)
+
+    def ownership(self, request: int) -> Ownership:
+        """Which share of the context owns each position of a request."""
+        if request not in self._owned:
+            lengths, layout = self.sequences[request], self.layout
+            most = self.requests()[request].most_kv_tokens
+            cuts = [(0, lengths.cached_len)] if lengths.cached_len else []
+            cuts += self._prompt_cuts.get(request, [])
+            home = request // (layout.dp * self.micro_batches) % layout.cp
+            self._owned[request] = ownership(cuts, most, layout.cp, home, self.has_states, self.page_tokens)
+        return self._owned[request]
+
+    @cached_property
+    def _owned(self) -> dict[int, Ownership]:
+        return {}
+
+    @cached_property
+    def _prompt_cuts(self) -> dict[int, list[tuple[int, int]]]:
+        """(start, count) of the entries of every request's prompt, in order: they follow from the lengths alone."""
+        cuts: dict[int, list[tuple[int, int]]] = {}
+        for step in self._steps_until_decode():
+            for entry in step.entries:
+                lengths = self.sequences[entry.request]
+                if entry.start < lengths.cached_len + lengths.prompt_len:
+                    cuts.setdefault(entry.request, []).append((entry.start, entry.count))
+        return cuts
+
+    def local_tokens(self, request: int, share: int, tokens: int) -> int:
+        """How many of the first `tokens` tokens of a request a share holds."""
+        return tokens if self.layout.cp == 1 else self.ownership(request).count(share, tokens)
+
+    def keeps_states(self, request: int, share: int) -> bool:
+        """Whether a share is the one that keeps the states of a request."""
+        return self.layout.cp == 1 or self.ownership(request).home == share
 
     def lanes(self, requests: Sequence[Request]) -> Lanes:
         """What decides the job's steps over its requests."""
@@ -115,10 +203,6 @@ class JobPlan:
                 scheduler.complete(step, None)
         return steps
 
-    def rows_of(self, entries: Iterable[Entry]) -> int:
-        """Positions whose logits are computed of some entries of a step."""
-        return sum(entry.count if self.all_logits else entry.emits for entry in entries)
-
     def context_of(self, entries: Iterable[Entry]) -> int:
         """Cached tokens of the longest sequence of some entries of a step, rounded up to whole pages."""
         longest = max((entry.start + entry.count for entry in entries), default=1)
@@ -129,18 +213,18 @@ class JobPlan:
         """The card's queue that serves each unit."""
         return {unit: self.card.queue_for(unit) for unit in Unit}
 
-    def built(self, rank: int, head: bool) -> BuiltProgram:
-        """The program of a rank, with or without the output head, before it is placed.
+    def built(self, rank: int, variant: Variant) -> BuiltProgram:
+        """A program of a rank before it is placed.
 
         UnsupportedError for one that needs what the card neither has nor composes.
         """
-        found = self.outlined(rank, head)
+        found = self.outlined(rank, variant)
         refuse_missing(found.missing, self.card.name)
         return found
 
-    def outlined(self, rank: int, head: bool) -> BuiltProgram:
+    def outlined(self, rank: int, variant: Variant) -> BuiltProgram:
         """As `built`, though instructions may be missing."""
-        key = (self.layout, rank := self.twins[rank], head)
+        key = (self.layout, rank := self.twins[rank], variant)
         if key not in self._built:
             options = LoweringOptions(
                 self.dtype,
@@ -148,24 +232,25 @@ class JobPlan:
                 self.page_tokens,
                 self.queue_of,
                 self.sampling,
-                "pick" if head else "none",
+                "pick" if variant.head else "none",
                 self.holding,
                 self.card.instructions,
                 self.fuse,
                 self.activations,
+                variant.mode,
             )
             self._built[key] = build(self.graph, self.layout, rank, options)
         return self._built[key]
 
-    def lowered(self, rank: int, head: bool) -> LoweredProgram:
-        """The program of a rank, placed for this job's largest extents."""
+    def lowered(self, rank: int, variant: Variant) -> LoweredProgram:
+        """A program of a rank, placed for this job's largest extents."""
         rank = self.twins[rank]
-        if (rank, head) not in self._placed:
-            self._placed[rank, head] = place(self.built(rank, head), self.largest)
-        return self._placed[rank, head]
+        if (rank, variant) not in self._placed:
+            self._placed[rank, variant] = place(self.built(rank, variant), self.largest)
+        return self._placed[rank, variant]
 
     @cached_property
-    def _placed(self) -> dict[tuple[int, bool], LoweredProgram]:
+    def _placed(self) -> dict[tuple[int, Variant], LoweredProgram]:
         return {}
 
     @cached_property
@@ -233,7 +318,7 @@ class JobPlan:
         """What a rank must hold."""
         twin = self._sizes[rank]
         if twin not in self._footprints:
-            variants = [self.built(twin, head).program for head in (True, False)]
+            variants = [self.built(twin, variant).program for variant in self.variants]
             arena_bytes = max(plan_arena(program, self.largest).num_bytes for program in variants)
             self._footprints[twin] = footprint(twin, variants, arena_bytes, self.largest)
         return replace(self._footprints[twin], rank=rank)
@@ -241,7 +326,7 @@ class JobPlan:
     def weight_bytes(self, rank: int) -> dict[str, int]:
         """Bytes of a rank's weights by bucket and by element type, scales apart."""
         total: Counter[str] = Counter()
-        for weight in self.built(self._sizes[rank], True).weights:
+        for weight in self.built(self._sizes[rank], self.variants[0]).weights:
             for kind, num_bytes in weight.bytes_by_kind().items():
                 total[f"{weight.bucket} {kind}"] += num_bytes
         return dict(sorted(total.items()))
@@ -256,7 +341,7 @@ class JobPlan:
         capacity = hbm.capacity_bytes if capacity_bytes is None else capacity_bytes
         hbms = {rank: Hbm(capacity, hbm.reserved_bytes, GRANULE_BYTES) for rank in ranks}
         pools = PagePools(self.layout.holders, self.page_tokens)
-        return JobMemory([self.footprint(rank) for rank in hbms], hbms, pools, self.layout)
+        return JobMemory([self.footprint(rank) for rank in hbms], hbms, pools, self)
 
     def with_lengths(self, sequences: Sequence[Lengths]) -> JobPlan:
         """The same job over other sequences; its programs are shared, for they hold no lengths."""

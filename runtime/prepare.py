@@ -91,6 +91,7 @@ def prepare(job: Job, *, any_dtype: bool = False) -> Prepared:
         micro_batches=job.micro_batches,
         sampling=Sampling(job.temperature, job.top_k, job.top_p),
         all_logits=job.logits,
+        cp_prefill="allgather" if job.cp_prefill == "allgather" else "ring",
         holding=(holding := holding_of(job.weights, job.group, checkpoint)),
         activations=activations_of(job.activations, job.calibrate is not None, holding, card),
         calibration=() if job.calibrate is None else calibration_ids(job.calibrate, checkpoint, job.seed),

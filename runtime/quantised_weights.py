@@ -104,6 +104,6 @@ def _unpacked(plan: JobPlan) -> list[str]:
     return [
         weight.name
         for rank in dict.fromkeys(plan.twins)
-        for weight in plan.outlined(rank, True).weights
+        for weight in plan.outlined(rank, plan.variants[0]).weights
         if weight.packed is None and any(piece.tensor in stored for piece in weight.pieces)
     ]

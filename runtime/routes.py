@@ -12,7 +12,7 @@ from ..emulator.kernels.binding import Thunk
 from ..emulator.payload import Site
 from ..isa.experts import ROUTE
 from ..isa.instruction import Array
-from .places import entries_of, layer_of, speaks
+from .places import layer_of, spans_of, speaks
 from .plan import JobPlan
 from .scheduler import Step
 
@@ -74,11 +74,11 @@ class RouteTap:
         """File what the step that has just run chose under its requests."""
         for (layer, rank), routes in self._held.items():
             row = 0
-            for entry in entries_of(self.plan, step, rank):
-                rows = slice(row, row + entry.count)
-                row += entry.count
-                if entry.count:
-                    self._parts[layer, entry.request].append((entry.start, routes.at(rows)))
+            for request, span in spans_of(self.plan, step, rank):
+                rows = slice(row, row + len(span))
+                row += len(span)
+                if span:
+                    self._parts[layer, request].append((span.start, routes.at(rows)))
         self._held.clear()
 
     def of(self, request: int) -> dict[int, Routes]:

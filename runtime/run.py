@@ -18,11 +18,12 @@ from ..emulator.span import Span, in_order
 from ..emulator.ticket import Submission
 from ..isa.instruction import Array
 from ..isa.program import Program
-from .binding import entries_by_holder, step_bindings
+from .binding import step_bindings, step_variants
 from .job import Job
 from .memory import JobMemory
 from .numbers import Numbers, StepNumbers
-from .plan import JobPlan
+from .plan import JobPlan, Variant
+from .portions import portions
 from .prepare import Prepared, prepare
 from .report import Report
 from .rests_on import refuse_weak
@@ -36,7 +37,7 @@ Progress = Callable[[int, int | None, str], None]  # (steps done, steps in all i
 
 @dataclass(frozen=True)
 class StepRecord:
-    """One step as it ran; its spans are a part of the run's, and `heads` tells which program each card ran.
+    """One step as it ran; its spans are a part of the run's, and `variants` tells which program each card ran.
 
     `routed` says how many rows the experts of each layer got, by the extent's name, one holder after the other.
     """
@@ -46,7 +47,7 @@ class StepRecord:
     end_ps: int
     spans: tuple[Span, ...]
     exchanges: tuple[Exchanged, ...]
-    heads: tuple[bool, ...]
+    variants: tuple[Variant, ...]
     routed: Mapping[str, Counts]
 
 
@@ -81,7 +82,7 @@ class RunResult:
     records: tuple[StepRecord, ...]
     memory: Mapping[int, list[tuple[int, int, str]]]
     logits: dict[str, Array] | None
-    programs: Mapping[tuple[int, bool], Program]
+    programs: Mapping[tuple[int, Variant], Program]
 
     @property
     def spans(self) -> list[Span]:
@@ -95,7 +96,7 @@ class RunResult:
 
     def instruction_of(self, record: StepRecord, span: Span) -> tuple[str, str]:
         """(block, instruction text) that a span of a step executed."""
-        program = self.programs[span.card, record.heads[span.card]]
+        program = self.programs[span.card, record.variants[span.card]]
         block = program.block[program.calls[span.call].block]
         return block.name, str(block.body[span.position].instruction)
 
@@ -172,7 +173,7 @@ class _Flight:
 
     step: Step
     ticket: Ran
-    heads: tuple[bool, ...]
+    variants: tuple[Variant, ...]
     routed: Mapping[str, Counts]
     picked: list[int] | None = None
 
@@ -181,7 +182,7 @@ class _Flight:
         cluster.finish(self.ticket)
         ticket = self.ticket
         spans, exchanges = tuple(in_order(ticket.spans)), tuple(ticket.exchanged)
-        return StepRecord(self.step, ticket.start_ps, ticket.end_ps, spans, exchanges, self.heads, self.routed)
+        return StepRecord(self.step, ticket.start_ps, ticket.end_ps, spans, exchanges, self.variants, self.routed)
 
 
 def _steps(state: RunState, numbers: Numbers | None, say: Progress) -> None:
@@ -223,7 +224,7 @@ def _take_off(state: RunState, numbers: Numbers | None, step: Step) -> _Flight:
 
 def routed_of(plan: JobPlan, step: Step, routing: Routing) -> Mapping[str, Counts]:
     """What a step's expert layers get by a routing model."""
-    tokens = [sum(entry.count for entry in own) for own in entries_by_holder(plan.layout, step)]
+    tokens = [portion.tokens for portion in portions(plan, step)]
     return step_routing(plan.graph, plan.layout, step.index, tokens, routing)
 
 
@@ -240,14 +241,14 @@ def _submit(state: RunState, step: Step, routed: Mapping[str, Counts] | None) ->
     if routed is None:
         routed = routed_of(plan, step, state.routing)
     bindings = step_bindings(plan, step, routed)
-    heads = tuple(binding.extents["rows"][0] > 0 for binding in bindings)
+    variants = tuple(step_variants(plan, step))
     submissions = [
-        Submission(rank, plan.lowered(rank, heads[rank]).program, binding, plan.layout.groups(rank))
+        Submission(rank, plan.lowered(rank, variants[rank]).program, binding, plan.layout.groups(rank))
         for rank, binding in enumerate(bindings)
     ]
     # programs of one card use the same buffers, so that one must be over before the next begins
     ticket = state.cluster.start(submissions, in_turn=plan.micro_batches > 1)
-    return _Flight(step, ticket, heads, routed)
+    return _Flight(step, ticket, variants, routed)
 
 
 def _keep_logits(state: RunState, step: Step, result: StepNumbers) -> None:
@@ -276,6 +277,6 @@ def _result(state: RunState, report: Report) -> RunResult:
         logits=logits,
         programs={
             used: plan.lowered(*used).program
-            for used in {used for record in state.records for used in enumerate(record.heads)}
+            for used in {used for record in state.records for used in enumerate(record.variants)}
         },
     )

@@ -14,18 +14,21 @@ LENGTHS, SLOT, TOKENS, START = 1, 2, 3, 4  # what check_sequences finds wrong
 
 
 @kernel
-def check_sequences(q_lens, kv_lens, slots, starts, rows, tokens):
-    """(0, 0), or what is wrong and with which sequence (with how many tokens in all)."""
+def check_sequences(q_lens, kv_lens, slots, starts, apart, rows, tokens):
+    """(0, 0), or what is wrong and with which sequence (with how many tokens in all).
+
+    `apart` says that `starts` counts, and that rows may be nobody's.
+    """
     total = 0
     for b in range(q_lens.size):
         if q_lens[b] < 0 or kv_lens[b] < q_lens[b]:
             return LENGTHS, b
         if q_lens[b] > 0 and (slots[b] < 0 or slots[b] >= rows):
             return SLOT, b
-        if starts.size > 0 and q_lens[b] > 0 and (starts[b] < 0 or starts[b] + q_lens[b] > tokens):
+        if apart and q_lens[b] > 0 and (starts[b] < 0 or starts[b] + q_lens[b] > tokens):
             return START, b
         total += q_lens[b]
-    return (TOKENS, total) if total > tokens or (total < tokens and starts.size == 0) else (0, 0)
+    return (TOKENS, total) if total > tokens or (total < tokens and not apart) else (0, 0)
 
 
 @kernel

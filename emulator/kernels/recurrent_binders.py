@@ -25,9 +25,10 @@ def _integers(i: CAUSAL_CONV | GATED_DELTA, memory: ArrayMemory) -> tuple[Array,
 def _checker(i: CAUSAL_CONV | GATED_DELTA, held: tuple[Array, Array, Array, Array], rows: int, tokens: int) -> Thunk:
     """A thunk that raises ProgramError for lengths and slots in memory that cannot be."""
     slots, q_lens, kv_lens, starts = held
+    apart = i.starts is not None
 
     def check() -> None:
-        wrong, at = recurrent.check_sequences(q_lens, kv_lens, slots, starts, rows, tokens)
+        wrong, at = recurrent.check_sequences(q_lens, kv_lens, slots, starts, apart, rows, tokens)
         if wrong == recurrent.START:
             raise ProgramError(
                 f"{i.mnemonic}: starts[{at}] is {starts[at]} for {q_lens[at]} of {tokens} rows (in: {i})"

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ...isa.dma import SCATTER
 from ...isa.dtype import FP32
+from ...isa.instruction import Instruction
 from ...isa.operands import Ref
+from ...isa.partial import PARTIAL_ATTENTION
 from ...isa.program import Buffer, Space
 from ...isa.rows import RMS_SCALE, SIGMOID_GATE, SUM_SQUARES
 from ...isa.scaling import POSITION_SCALE, RMS_UNIT
@@ -13,6 +17,8 @@ from ...isa.vector import ROPE
 from ...models.blocks import Attention, Rope
 from ..layout import kv_heads_of
 from .builder import BlockBuilder, buffer
+from .context import kind_of
+from .spread import Attend, attend
 from .stage import Stage
 
 
@@ -34,32 +40,47 @@ def lower_attention(stage: Stage, block: BlockBuilder, attention: Attention, nam
     slots = block.param("slots", stage.inputs.slots)
     block.emit(SCATTER(dst=cache, src=Ref("qkv", heads * dim, 2 * kv_heads * dim), index=slots))
     attended = block.local("attended", dtype, "tokens", heads * dim)
-    block.emit(
-        ATTENTION(
-            dst=attended,
-            q=q,
-            cache=cache,
-            tables=block.param("tables", stage.inputs.tables),
-            q_lens=block.param("q_lens", stage.inputs.q_lens),
-            kv_lens=block.param("kv_lens", stage.inputs.kv_lens),
-            q_extent="q_lens",
-            kv_extent="kv_lens",
-            heads=heads,
-            kv_heads=kv_heads,
-            qk_dim=dim,
-            v_dim=dim,
-            scale=attention.scale,
-            window=attention.window,
-            sinks=stage.optional(block, "sinks", stage.weights.sinks(f"{name}.sinks", attention)),
-            chunk=attention.chunk,
-            soft_cap=attention.soft_cap,
-        )
-    )
+    how = _attend(stage, block, attention, name, (heads, kv_heads))
+    attend(stage, block, how, cache, attended)
     if attention.output_gate:
         block.emit(SIGMOID_GATE(dst=attended, x=attended, gate=Ref("qkv", gate_at, heads * dim)))
     weight, bias = stage.weights.row_parallel(f"{name}.out", attention.out)
     w, b = stage.weight(block, "out_weight", weight), stage.optional(block, "out_bias", bias)
     block.emit(MATMUL(dst=out, a=attended, w=w, bias=b))
+
+
+def _attend(
+    stage: Stage, block: BlockBuilder, attention: Attention, name: str, heads_and_kv: tuple[int, int]
+) -> Attend:
+    """How this rank's heads attend."""
+    (heads, kv_heads), dim = heads_and_kv, attention.head_dim
+    sinks = stage.optional(block, "sinks", stage.weights.sinks(f"{name}.sinks", attention))
+    shared: dict[str, Any] = {
+        "heads": heads,
+        "kv_heads": kv_heads,
+        "qk_dim": dim,
+        "v_dim": dim,
+        "scale": attention.scale,
+    }
+
+    def whole(queries: tuple[Ref, ...], **operands: Any) -> Instruction:
+        limits: dict[str, Any] = {"window": attention.window, "chunk": attention.chunk, "soft_cap": attention.soft_cap}
+        return ATTENTION(q=queries[0], sinks=sinks, **limits, **shared, **operands)
+
+    def part(queries: tuple[Ref, ...], **operands: Any) -> Instruction:
+        return PARTIAL_ATTENTION(q=queries[0], soft_cap=attention.soft_cap, **shared, **operands)
+
+    return Attend(
+        queries=Ref("qkv", 0, heads * dim),
+        cuts=(heads * dim,),
+        heads=heads,
+        v_dim=dim,
+        row=kv_heads * 2 * dim,
+        kind=kind_of(attention),
+        whole=whole,
+        part=part,
+        sinks=sinks,
+    )
 
 
 def _norms(stage: Stage, block: BlockBuilder, attention: Attention, name: str, q: Ref, k: Ref) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import groupby
+from typing import Any
 
 from ...isa.dtype import FP32
 from ...isa.instruction import split_even
@@ -17,6 +19,7 @@ from ...models.blocks import DeltaNet, HeadRows, Projection
 from ..layout import kv_heads_of
 from .builder import BlockBuilder, buffer
 from .held import Held
+from .passing import recur
 from .stage import STATES, Stage
 
 _Part = tuple[str, HeadRows, range]  # label, rows and heads
@@ -106,15 +109,6 @@ def _held_alike(stage: Stage, parts: list[_Part]) -> Iterator[tuple[bool, list[_
         yield packs, list(group)
 
 
-def _sequences(stage: Stage, block: BlockBuilder) -> dict[str, Ref]:
-    """The operands that say which rows are whose."""
-    return {
-        "slots": block.param("states", stage.inputs.states),
-        "q_lens": block.param("q_lens", stage.inputs.q_lens),
-        "kv_lens": block.param("kv_lens", stage.inputs.kv_lens),
-    }
-
-
 def _convolve(stage: Stage, block: BlockBuilder, share: _Share, name: str) -> Ref:
     """q, k and v after the short convolution, side by side."""
     delta, dtype = share.delta, stage.options.dtype
@@ -124,17 +118,9 @@ def _convolve(stage: Stage, block: BlockBuilder, share: _Share, name: str) -> Re
     assert isinstance(channels, int), "weight shapes are numbers"
     tail = buffer(f"{name}.tail", Space.STATE, dtype, _states(stage), (delta.kernel - 1) * channels)
     convolved = block.local("convolved", dtype, "tokens", channels)
-    block.emit(
-        CAUSAL_CONV(
-            dst=convolved,
-            x=Ref("mixed", share.columns["q"].start, channels),
-            weight=stage.weight(block, "conv", weight),
-            state=block.param("tail", tail),
-            q_extent="q_lens",
-            kv_extent="kv_lens",
-            **_sequences(stage, block),
-        )
-    )
+    x = Ref("mixed", share.columns["q"].start, channels)
+    operands: dict[str, Any] = {"dst": convolved, "x": x, "weight": stage.weight(block, "conv", weight)}
+    recur(stage, block, "tail", tail, partial(CAUSAL_CONV, **operands))
     return convolved
 
 
@@ -154,26 +140,23 @@ def _delta_rule(stage: Stage, block: BlockBuilder, share: _Share, name: str, con
         )
     }
     state: Buffer = buffer(f"{name}.state", Space.STATE, FP32, _states(stage), row)
-    block.emit(
-        GATED_DELTA(
-            dst=share.columns["result"],
-            q=Ref(convolved.buffer, 0, keys),
-            k=Ref(convolved.buffer, keys, keys),
-            v=Ref(convolved.buffer, 2 * keys, heads * delta.value_dim),
-            decay=share.columns["decay"],
-            beta=share.columns["beta"],
-            state=block.param("state", state),
-            q_extent="q_lens",
-            kv_extent="kv_lens",
-            heads=heads,
-            key_heads=len(share.key_heads),
-            key_dim=delta.key_dim,
-            value_dim=delta.value_dim,
-            lower_bound=delta.lower_bound,
-            **vectors,
-            **_sequences(stage, block),
-        )
-    )
+    operands: dict[str, Any] = {
+        "q": Ref(convolved.buffer, 0, keys),
+        "k": Ref(convolved.buffer, keys, keys),
+        "v": Ref(convolved.buffer, 2 * keys, heads * delta.value_dim),
+        "dst": share.columns["result"],
+        "decay": share.columns["decay"],
+        "beta": share.columns["beta"],
+        **vectors,
+    }
+    operands |= {
+        "heads": heads,
+        "key_heads": len(share.key_heads),
+        "key_dim": delta.key_dim,
+        "value_dim": delta.value_dim,
+    }
+    make = partial(GATED_DELTA, **operands, lower_bound=delta.lower_bound)
+    recur(stage, block, "state", state, make)
 
 
 def _gate(stage: Stage, block: BlockBuilder, share: _Share, name: str) -> Ref:

@@ -14,6 +14,7 @@ from ...isa.tensor import MATMUL
 from ...isa.vector import ARGMAX, SAMPLE, SCALE
 from ...models.blocks import LatentAttention, ResidualMix
 from .builder import BlockBuilder, buffer
+from .context import attention_inputs, kinds_of, state_inputs
 from .residuals import first, mix, snapshots_before
 from .stage import Stage
 from .weights import head_name
@@ -33,9 +34,15 @@ def load_inputs(stage: Stage) -> None:
 
 def _needed(stage: Stage) -> list[Buffer]:
     inputs = stage.inputs
-    needed = [inputs.positions, inputs.slots, inputs.tables, inputs.q_lens, inputs.kv_lens]
-    if stage.has_states:
-        needed.append(inputs.states)
+    needed = [inputs.positions, inputs.slots]
+    if stage.options.mode == "whole":
+        needed += [inputs.tables, inputs.q_lens, inputs.kv_lens]
+    else:
+        needed += attention_inputs(stage.options.mode, stage.layout.cp, kinds_of(stage.graph, stage.layers))
+    if stage.has_states and stage.options.mode in ("whole", "decode"):
+        needed += [inputs.states, *([] if stage.options.mode == "whole" else [inputs.q_lens, inputs.kv_lens])]
+    elif stage.has_states:
+        needed += state_inputs(stage.layout.cp)
     if stage.is_first:
         needed.insert(0, inputs.ids)
     if stage.is_last and stage.options.head == "pick":

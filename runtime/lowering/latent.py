@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ...isa.dma import SCATTER
+from ...isa.instruction import Instruction
 from ...isa.latent import LATENT_ATTENTION
 from ...isa.operands import Ref
+from ...isa.partial import PARTIAL_LATENT_ATTENTION
 from ...isa.program import Space
 from ...isa.rows import SIGMOID_GATE
 from ...isa.tensor import MATMUL
 from ...models.blocks import LatentAttention, Projection
 from .attention import lower_rope
 from .builder import BlockBuilder, buffer
+from .context import kind_of
 from .indexer import lower_choice
+from .spread import Attend, attend
 from .stage import Stage
 
 
@@ -37,26 +43,7 @@ def lower_latent_attention(
     block.emit(SCATTER(dst=held, src=Ref("latents", first, row), index=slots))
     chosen = lower_choice(stage, block, attention, name, x, Ref("latents", 0, first or None))
     attended = block.local("attended", dtype, "tokens", heads * attention.v_dim)
-    block.emit(
-        LATENT_ATTENTION(
-            dst=attended,
-            q_nope=Ref("q", 0, nope),
-            q_rope=Ref("q", nope, rope),
-            cache=held,
-            w=stage.weight(block, "kv_up_weight", stage.weights.latent_heads(f"{name}.kv_up", attention)),
-            tables=block.param("tables", stage.inputs.tables),
-            q_lens=block.param("q_lens", stage.inputs.q_lens),
-            kv_lens=block.param("kv_lens", stage.inputs.kv_lens),
-            q_extent="q_lens",
-            kv_extent="kv_lens",
-            heads=heads,
-            nope_dim=attention.nope_dim,
-            rope_dim=attention.rope_dim,
-            v_dim=attention.v_dim,
-            scale=attention.scale,
-            chosen=chosen,
-        )
-    )
+    attend(stage, block, _attend(stage, block, attention, name, chosen), held, attended)
     if attention.gate is not None:
         _gate(stage, block, attention.gate, name, x, attended)
     weight, bias = stage.weights.row_parallel(f"{name}.out", attention.out)
@@ -70,6 +57,24 @@ def _gate(stage: Stage, block: BlockBuilder, gate: Projection, name: str, x: Ref
     made = block.local("out_gate", stage.options.dtype, *block.locals[attended.buffer].shape)
     block.emit(MATMUL(dst=made, a=x, w=stage.weight(block, "out_gate_weight", weight), bias=None))
     block.emit(SIGMOID_GATE(dst=attended, x=attended, gate=made))
+
+
+def _attend(stage: Stage, block: BlockBuilder, attention: LatentAttention, name: str, chosen: Ref | None) -> Attend:
+    """How this rank's heads attend."""
+    heads = attention.num_heads // stage.layout.tp
+    dims = {name: getattr(attention, name) for name in ("nope_dim", "rope_dim", "v_dim", "scale")}
+    w = stage.weight(block, "kv_up_weight", stage.weights.latent_heads(f"{name}.kv_up", attention))
+
+    def whole(queries: tuple[Ref, ...], **operands: Any) -> Instruction:
+        own, turned = queries
+        return LATENT_ATTENTION(q_nope=own, q_rope=turned, w=w, heads=heads, chosen=chosen, **dims, **operands)
+
+    def part(queries: tuple[Ref, ...], **operands: Any) -> Instruction:
+        return PARTIAL_LATENT_ATTENTION(q_nope=queries[0], q_rope=queries[1], w=w, heads=heads, **dims, **operands)
+
+    cuts = (heads * attention.nope_dim, heads * attention.rope_dim)
+    row = attention.latent_dim + attention.rope_dim
+    return Attend(Ref("q", 0, sum(cuts)), cuts, heads, attention.v_dim, row, kind_of(attention), whole, part)
 
 
 def _make_latents_and_queries(stage: Stage, block: BlockBuilder, attention: LatentAttention, name: str, x: Ref) -> int:

@@ -18,6 +18,7 @@ from ...models.blocks import DeltaNet, Graph, LatentAttention, Norm, Rope
 from ...models.graph import rope_tables, table_of
 from ..layout import Layout
 from .builder import BlockBuilder, ProgramBuilder, buffer
+from .context import Mode
 from .held import Holding, PackedBuffer, space_of
 from .passes.packed import Activations
 from .weights import WeightBuffer, WeightPlan
@@ -60,7 +61,8 @@ class Sampling:
 class LoweringOptions:
     """What a program is lowered for, apart from model, layout and rank.
 
-    `native` are the mnemonics that the card executes itself, `fuse` the fusions that are made of them.
+    `native` are the mnemonics that the card executes itself, `fuse` the fusions that are made of them; `mode` says how
+    attention reaches a context that is spread over shares.
     """
 
     dtype: DType
@@ -73,6 +75,7 @@ class LoweringOptions:
     native: frozenset[str] = frozenset(INSTRUCTIONS)
     fuse: tuple[str, ...] = ()
     activations: Activations | None = None
+    mode: Mode = "whole"
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,8 @@ class Stage:
         self.layers = layout.stage_layers(len(graph.layers))[self.number]
         self.weights = WeightPlan(layout, rank, options.dtype, options.holding)
         head = "" if options.head == "pick" else "-nohead"
-        self.program = ProgramBuilder(f"{graph.family}-stage{self.number}{head}", options.queue_of)
+        mode = "" if options.mode == "whole" else f"-{options.mode}"
+        self.program = ProgramBuilder(f"{graph.family}-stage{self.number}{mode}{head}", options.queue_of)
         self.inputs = Inputs()
         self._tables = {rope: table_names(index) for index, rope in enumerate(rope_tables(graph))}
         self.x = buffer("x", Space.ACTIVATION, options.dtype, "tokens", graph.hidden_size)

@@ -367,7 +367,7 @@ BROKEN: list[tuple[str, str, str]] = [  # mnemonic, "what was -> what stands ins
     ("gather", "i: int32[2] -> i: int32[3]", "%i is int32.3., must have one entry a row of %d"),
     ("gather", "s: fp32[t, 4] -> s: fp32[t, 5]", "rows must be as long"),
     ("gather", "s: fp32[t, 4] -> s: int32[t, 4]", "int32 does not convert to bf16"),
-    ("gather", "s: fp32[t, 4] -> s: fp32[1, t, 4]", "src is .*must be .rows, columns."),
+    ("gather", "s: fp32[t, 4] -> s: fp32[4]", "src is .*must be .rows, columns."),
     ("gather", "d: bf16[2, 4] -> d: bf16[2, 1, 4]", "%d is .*must be .rows, columns."),
     ("scatter", "i: int32[t] -> i: int64[t]", "%i is int64.t., must be int32"),
     ("scatter", "i: int32[t] -> i: int32[n]", "must have one entry a row of %s"),

@@ -13,6 +13,7 @@ from siltwin.isa.errors import UnsupportedError
 from siltwin.runtime.align import align
 from siltwin.runtime.job import Job
 from siltwin.runtime.limits import find_limits
+from siltwin.runtime.plan import Variant
 from siltwin.runtime.prepare import prepare
 from siltwin.runtime.routing import recorded
 from siltwin.runtime.run import RunResult, run_job
@@ -101,7 +102,7 @@ def test_payload_off_gives_the_same_spans_and_bytes(places: Path, family: str, l
 def test_scores_take_room_between_the_parts(places: Path) -> None:
     """Of 65 prompt tokens at 8 heads over 2 ranks and contexts of up to 43 tokens in pages of 16: fp32 scores."""
     native, composed = (prepare(job(places, "qwen3", lacks)).plan for lacks in (None, "all,-attention"))
-    sizes = composed.lowered(0, True).arena.sizes
+    sizes = composed.lowered(0, Variant(True)).arena.sizes
     (scores,) = [size for (_, name), size in sizes.items() if name.startswith("scores.")]
     assert scores == -(-65 * 4 * 48 * 4 // 512) * 512
     activations = [sum(part.num_bytes for part in plan.footprint(0).static) for plan in (native, composed)]

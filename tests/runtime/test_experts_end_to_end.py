@@ -15,6 +15,7 @@ from siltwin.models.checkpoint import open_checkpoint
 from siltwin.models.graph import total_parameters
 from siltwin.runtime.job import Job
 from siltwin.runtime.layout import Layout, check_layout, legal_tp
+from siltwin.runtime.plan import Variant
 from siltwin.runtime.routing import Routed, even, recorded
 from siltwin.runtime.run import RunResult, run_job
 
@@ -140,8 +141,8 @@ def test_one_hotter_expert_moves_the_products_of_its_layer_alone(checkpoint) -> 
     plain, skewed = (run(path, "tp=2", routing, **options) for routing in (None, hot))
     layers = [
         call
-        for call in range(len(plain.programs[0, True].calls))
-        if "layer" in plain.programs[0, True].calls[call].block
+        for call in range(len(plain.programs[0, Variant(True)].calls))
+        if "layer" in plain.programs[0, Variant(True)].calls[call].block
     ]
     changed = {
         (a.call, a.mnemonic)

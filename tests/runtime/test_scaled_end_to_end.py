@@ -11,6 +11,7 @@ import pytest
 
 from siltwin.runtime.align import align
 from siltwin.runtime.job import Job
+from siltwin.runtime.plan import Variant
 from siltwin.runtime.routing import recorded
 from siltwin.runtime.run import RunResult, run_job
 
@@ -118,7 +119,7 @@ def test_every_layer_aligns(checkpoint, family: str, dtype: str) -> None:
 def test_layers_without_rope_see_all_and_layers_with_it_their_chunk(checkpoint) -> None:
     path, _ = checkpoint("llama4_text")
     result = run(path, "tp=1", payload=False, max_new_tokens=2, logits=False, prompt_ids=(tuple(PROMPTS[3]),))
-    program = result.programs[0, True]
+    program = result.programs[0, Variant(True)]
     chunks = [
         issue.instruction.chunk
         for call in program.calls
