@@ -93,7 +93,7 @@ JOB_OPTIONS: tuple[Callable[[F], F], ...] = (
     click.argument("model"),
     click.option("--card", metavar="NAME|FILE", help="The card (default: ascend-910b2); see `siltwin cards`."),
     click.option("--cluster", metavar="NAME|FILE", help="How cards are joined (default: the card's usual node)."),
-    click.option("--layout", metavar="tp=N,pp=N,dp=N,ep=N", help="The mesh of cards (default: one card)."),
+    click.option("--layout", metavar="tp=N,pp=N,dp=N,cp=N,ep=N", help="The mesh of cards (default: one card)."),
     click.option("--placement", metavar="pp,tp|packed|0,1,..", help="Cards of ranks (default: tp within a node)."),
     click.option("--dtype", metavar="DTYPE", help="Weights and activations: float32, bfloat16, float16 (or fp32 ...)."),
     click.option("--kv-dtype", metavar="DTYPE", help="The KV cache (default: bfloat16)."),
@@ -119,6 +119,7 @@ JOB_OPTIONS: tuple[Callable[[F], F], ...] = (
     click.option("--input-len", type=int, metavar="N", help="New prompt tokens of each (0 if something is cached)."),
     click.option("--output-len", type=int, metavar="N", help="Decode steps of each."),
     click.option("--cached-len", type=int, metavar="N", help="Tokens already in the KV cache of each."),
+    click.option("--cp-prefill", metavar="ring|allgather", help="How prompts reach a context over cp (default: ring)."),
     click.option("--chunk-tokens", type=int, metavar="N", help="The most prompt tokens a step (default: no bound)."),
     click.option("--micro-batches", type=int, metavar="N", default=1, help="Steps in flight at once (default: 1)."),
     click.option(

@@ -24,6 +24,7 @@ from .instruction import (
     require_apart,
     require_floats,
     require_rows,
+    split_even,
 )
 from .operands import ExtentName, In, OptionalIn, Out, Ref
 from .paged import context_rows
@@ -43,8 +44,27 @@ class Seen:
 
     @property
     def causal_length(self) -> int:
-        """The length at which causal attention of as many queries has as many pairs, rounded up."""
-        return -(-(self.pairs + self.queries * (self.queries - 1) // 2) // self.queries) if self.queries else 0
+        """The least length at which causal attention of as many queries has at least as many pairs."""
+        return max(self.queries, _causal_length(self.queries, self.pairs))
+
+    @property
+    def causal_parts(self) -> list[tuple[int, int]]:
+        """(queries, length) of causal attentions that together have as many queries, and pairs but for rounding up.
+
+        One where each query sees as many keys as there are queries or more; else as many as that takes.
+        """
+        if not self.queries:
+            return [(0, 0)]
+        parts = -(-self.queries // max(1, self.pairs // self.queries))
+        if _causal_length(self.queries, self.pairs) >= self.queries:
+            parts = 1
+        sizes = zip(split_even(self.queries, parts), split_even(self.pairs, parts), strict=True)
+        return [(queries, _causal_length(queries, pairs)) for (_, queries), (_, pairs) in sizes]
+
+
+def _causal_length(queries: int, pairs: int) -> int:
+    """The length at which causal attention of so many queries has so many pairs, rounded up."""
+    return -(-(pairs + queries * (queries - 1) // 2) // queries) if queries else 0
 
 
 @dataclass(frozen=True)
@@ -269,9 +289,10 @@ class PARTIAL_ATTENTION(Instruction, opcode=0x78, unit=Unit.TENSOR):
     def work(self, s: Sizes) -> Work:
         context = self._context()
         seen = context.seen(s)
+        parts = [part for one in seen for part in one.causal_parts]
         shape = AttentionShape(
-            tuple(one.queries for one in seen),
-            tuple(one.causal_length for one in seen),
+            tuple(queries for queries, _ in parts),
+            tuple(length for _, length in parts),
             self.heads,
             self.kv_heads,
             self.qk_dim,

@@ -8,7 +8,7 @@ from siltwin.isa.errors import ProgramError
 from siltwin.isa.instruction import Instruction, TensorType
 from siltwin.isa.meaning import ArrayMemory
 from siltwin.isa.operands import Ref
-from siltwin.isa.partial import MERGE_PARTS, NOTHING, PARTIAL_ATTENTION, PARTIAL_LATENT_ATTENTION
+from siltwin.isa.partial import MERGE_PARTS, NOTHING, PARTIAL_ATTENTION, PARTIAL_LATENT_ATTENTION, Seen
 from siltwin.isa.program import Binding, Block, BoundShapes
 from siltwin.isa.ragged import ALL_GATHER_ROWS
 from siltwin.isa.tensor import ATTENTION
@@ -130,6 +130,14 @@ def test_a_part_costs_the_pairs_and_rows_that_its_queries_see() -> None:
     assert work.write_bytes == 4 * 5 * 28
     # causal attention of 2 queries over 6 keys has 5 + 6 pairs, over 11 it has 10 + 11
     assert work.shape == AttentionShape((2, 2), (6, 11), 4, 2, 8, 6, page_tokens=1)
+
+
+def test_few_keys_of_many_queries_are_timed_as_short_causal_attentions() -> None:
+    """10 queries of 3 keys each: four of 3, 3, 2 and 2 queries with 8, 8, 7 and 7 pairs, lengths rounded up."""
+    assert Seen(10, 30, 12).causal_parts == [(3, 4), (3, 4), (2, 4), (2, 4)]
+    assert Seen(10, 30, 12).causal_length == 10
+    assert Seen(4, 10, 4).causal_parts == [(4, 4)]  # causal itself
+    assert Seen(0, 0, 0).causal_parts == [(0, 0)]
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from siltwin.isa.program import Block, Buffer, Call, Extent, Issue, Program, Spa
 from siltwin.isa.registry import INSTRUCTIONS, parse_instruction
 from siltwin.isa.work import Unit
 from siltwin.runtime.job import Job
+from siltwin.runtime.plan import Variant
 from siltwin.runtime.lowering.passes.fuse import fuse, parse_fusions
 from siltwin.runtime.prepare import prepare
 from siltwin.runtime.run import RunResult, run_job
@@ -104,7 +105,7 @@ def test_latents_are_normed_in_the_product_that_makes_queries(places: Path) -> N
 
 
 def test_what_stood_between_takes_no_room(places: Path) -> None:
-    plain, fused = (prepare(job(places, "llama", name)).plan.lowered(0, True) for name in (None, "all"))
+    plain, fused = (prepare(job(places, "llama", name)).plan.lowered(0, Variant(True)) for name in (None, "all"))
     names = [{name for block, name in lowered.arena.sizes if block == "layer"} for lowered in (plain, fused)]
     assert names[0] - names[1] == {"normed", "gate_up"}
     assert fused.arena.num_bytes <= plain.arena.num_bytes

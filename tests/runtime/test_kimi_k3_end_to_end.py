@@ -14,6 +14,7 @@ from siltwin.isa.dtype import FP32
 from siltwin.isa.link import RECV, SEND
 from siltwin.models.checkpoint import open_checkpoint
 from siltwin.runtime.job import Job
+from siltwin.runtime.plan import Variant
 from siltwin.runtime.prepare import prepare
 from siltwin.runtime.routing import recorded
 from siltwin.runtime.run import RunResult, run_job
@@ -201,7 +202,7 @@ def test_a_stage_sends_the_stream_and_the_snapshots_that_stand(model) -> None:
     plan = prepare(Job(str(model().path), layout="pp=4", dtype="float32", prompt_ids=((1, 2),))).plan
     hidden, found = SIZES["hidden_size"], []
     for rank in range(4):
-        program = plan.lowered(rank, True).program
+        program = plan.lowered(rank, Variant(True)).program
         types = {block.name: dict(block.params) for block in program.blocks}
         for kind in (RECV, SEND):
             moved = [
