@@ -17,8 +17,8 @@ from siltwin.isa.program import Block, Buffer, Call, Extent, Issue, Program, Spa
 from siltwin.isa.registry import INSTRUCTIONS, parse_instruction
 from siltwin.isa.work import Unit
 from siltwin.runtime.job import Job
-from siltwin.runtime.plan import Variant
 from siltwin.runtime.lowering.passes.fuse import fuse, parse_fusions
+from siltwin.runtime.plan import Variant
 from siltwin.runtime.prepare import prepare
 from siltwin.runtime.run import RunResult, run_job
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from siltwin.isa.errors import ConfigError, NotYetError
+from siltwin.isa.errors import ConfigError
 from siltwin.models.config import read_config
 from siltwin.models.graph import build_graph
 from siltwin.runtime.layout import Layout, check_layout, kv_heads_of, legal_tp, parse_layout
@@ -118,12 +118,6 @@ def test_every_legal_degree_gives_each_query_head_its_own_kv_head(kv: int, group
 )
 def test_a_layout_that_cannot_be_read_says_what_is_wrong(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        parse_layout(text)
-
-
-@pytest.mark.parametrize("text", ["tp=2,cp=4"])
-def test_axes_that_come_later_are_refused_by_name(text: str) -> None:
-    with pytest.raises(NotYetError):
         parse_layout(text)
 
 
