@@ -120,7 +120,7 @@ def test_prompt_ids_come_from_a_list_of_lists(siltwin: Cli, fakes: Any, tmp_path
     assert fakes.job.prompt_ids == ((1, 2, 3), (4,))
 
 
-@pytest.mark.parametrize("kind", ["report", "oom", "limits", "align", "cards", "card", "models"])
+@pytest.mark.parametrize("kind", ["report", "oom", "limits", "align", "coverage", "cards", "card", "models"])
 def test_schema_prints_a_json_schema(siltwin: Cli, kind: str) -> None:
     result = siltwin("schema", "--of", kind)
     assert result.exit_code == 0
@@ -185,6 +185,7 @@ def test_every_command_has_help_and_every_option_says_what_it_does(siltwin: Cli)
         "run",
         "align",
         "limits",
+        "coverage",
         "cards",
         "models",
         "cluster",
