@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from ..isa.instruction import split_even
 from ..isa.program import Binding
 from .context import Context, mode_of
 from .dispatch import exchange_extents, room_extents, share_extents
 from .lowering.passes.rewrite import CONTEXT
-from .lowering.stage import STATES
+from .lowering.stage import SHARE, STATES
 from .plan import JobPlan, Variant
 from .portions import Portion, portions
 from .routing import Counts, routed_extents
@@ -52,7 +53,7 @@ def step_bindings(plan: JobPlan, step: Step, routed: Mapping[str, Counts] = NOT_
     exchanged = exchange_extents(plan.graph, layout, routed)
     return [
         Binding(
-            by_holder[layout.holder_of(rank)] | share_extents(plan.graph, layout, rank) | exchanged[rank],
+            by_holder[layout.holder_of(rank)] | _of_rank(plan, rank, by_holder) | exchanged[rank],
             layout.group_indices[rank],
         )
         for rank in range(layout.cards)
@@ -63,6 +64,14 @@ def step_variants(plan: JobPlan, step: Step) -> list[Variant]:
     """The program that every rank runs."""
     by_holder = [Variant(portion.rows(plan.all_logits) > 0, mode_of(plan, portion)) for portion in portions(plan, step)]
     return [by_holder[plan.layout.holder_of(rank)] for rank in range(plan.layout.cards)]
+
+
+def _of_rank(plan: JobPlan, rank: int, by_holder: Sequence[Mapping[str, Counts]]) -> dict[str, Counts]:
+    """Extents in which ranks of one holder differ: their share of the tokens, and of the experts."""
+    layout = plan.layout
+    (tokens,) = by_holder[layout.holder_of(rank)]["tokens"]
+    rows = split_even(tokens, layout.tp)[layout.tp_index_of(rank)][1]
+    return {SHARE: (rows,)} | share_extents(plan.graph, layout, rank)
 
 
 def _share(counts: Counts, holder: int, holders: int) -> Counts:

@@ -24,7 +24,8 @@ class Job:
     Either `prompts` (texts), `prompt_ids` (token ids) or `batch` sequences of which only sizes matter: `cached_len`
     tokens already in the KV cache, `input_len` new prompt tokens after them, `output_len` decode steps. Lengths are in
     tokens; `chunk_tokens` is the most prompt tokens a step (None: whole prompts). The sequences are dealt into
-    `micro_batches`, so many steps of which are in flight at once.
+    `micro_batches`, so many steps of which are in flight at once. With `sequence_parallel` tensor-parallel ranks hold
+    shares of the residual stream.
     """
 
     model: str
@@ -55,6 +56,7 @@ class Job:
     cached_len: int | None = None
     chunk_tokens: int | None = None
     micro_batches: int = 1
+    sequence_parallel: bool = False
     engine: Engine | None = None
     overrides: tuple[tuple[str, str], ...] = ()
     strict: bool = False

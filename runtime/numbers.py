@@ -38,7 +38,7 @@ _MASK = (1 << 64) - 1
 
 Requests = Sequence[Request] | Mapping[int, Request]
 Observe = Callable[[int, Array], None]  # (layer, -1 for the embedding; float32 [tokens, hidden] after it)
-Seen = defaultdict[int, dict[int, Array]]  # by layer and holder
+Seen = defaultdict[int, dict[int, Array]]  # by layer, and by holder and tensor-parallel index
 
 
 def sample_key(seed: int, request: int, position: int) -> int:
@@ -205,7 +205,7 @@ class Numbers:
         if observe:
             order = in_order(step, [place for portion in own for place in portion.places()])
             for layer, parts in sorted(seen.items()):
-                observe(layer, np.concatenate([parts[holder] for holder in sorted(parts)])[order])
+                observe(layer, np.concatenate([parts[place] for place in sorted(parts)])[order])
         picked, logits = self._results(images, own, step)
         return StepNumbers(picked, logits, self._routed(written))
 
@@ -241,18 +241,19 @@ class Numbers:
     def _tap(self, images: Sequence[CardImage], seen: Seen) -> Callable[[int, int], None]:
         """Called as each call ends; keeps every holder's residual stream after the embedding and every layer."""
         layout, graph = self.plan.layout, self.plan.graph
-        stages = layout.stage_layers(len(graph.layers))
+        stages, shared = layout.stage_layers(len(graph.layers)), self.plan.sequence_parallel
 
         def ended(rank: int, call: int) -> None:
             image = images[rank]
             blocks = [made.block.partition(".")[0] for made in image.program.calls]
-            if layout.tp_index_of(rank) or blocks[call] not in ("embed", "layer"):
+            index = layout.tp_index_of(rank)
+            if (index and not shared) or blocks[call] not in ("embed", "layer"):
                 return
             before = blocks[:call].count("layer")
             layer = -1 if blocks[call] == "embed" else stages[layout.stage_of(rank)][before]
             x = image.arrays["x"]
             values = decode(x, image.program.buffer["x"].type.dtype).astype(np.float32, copy=True)
-            seen[layer][layout.holder_of(rank)] = values
+            seen[layer][layout.holder_of(rank) * layout.tp + index] = values
 
         return ended
 

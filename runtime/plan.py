@@ -27,7 +27,7 @@ from .lowering.lower import BuiltProgram, LoweredProgram, build, place
 from .lowering.passes.compose import refuse_missing
 from .lowering.passes.packed import Activations
 from .lowering.passes.rewrite import CONTEXT
-from .lowering.stage import STATES, LoweringOptions, Sampling
+from .lowering.stage import SHARE, STATES, LoweringOptions, Sampling
 from .memory import Footprint, JobMemory, footprint
 from .ownership import Ownership, ownership
 from .portions import Portion, portions
@@ -72,6 +72,7 @@ class JobPlan:
     sequences: tuple[Lengths, ...]
     chunk_tokens: int | None = None
     micro_batches: int = 1
+    sequence_parallel: bool = False
     sampling: Sampling = Sampling()
     all_logits: bool = False
     page_tokens: int = PAGE_TOKENS
@@ -107,6 +108,7 @@ class JobPlan:
         pages, longest, homes = self._held
         whole = {
             "tokens": tokens,
+            SHARE: -(-tokens // layout.tp),
             "sequences": in_step,
             "rows": rows,
             "pages": max(pages),
@@ -238,6 +240,7 @@ class JobPlan:
                 self.fuse,
                 self.activations,
                 variant.mode,
+                self.sequence_parallel,
             )
             self._built[key] = build(self.graph, self.layout, rank, options)
         return self._built[key]

@@ -89,6 +89,7 @@ def prepare(job: Job, *, any_dtype: bool = False) -> Prepared:
         sequences=lengths,
         chunk_tokens=job.chunk_tokens,
         micro_batches=job.micro_batches,
+        sequence_parallel=job.sequence_parallel,
         sampling=Sampling(job.temperature, job.top_k, job.top_p),
         all_logits=job.logits,
         cp_prefill="allgather" if job.cp_prefill == "allgather" else "ring",

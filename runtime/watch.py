@@ -15,11 +15,11 @@ from ..isa.activations import GROUPED_QUANTISE, GROUPED_QUANTISE_STATIC
 from ..isa.dma import SCATTER
 from ..isa.dtype import decode
 from ..isa.experts import GROUPED_GATED, GROUPED_MATMUL, PERMUTE
-from ..isa.instruction import Array
+from ..isa.instruction import Array, split_even
 from ..isa.operands import Ref, Role
 from ..isa.products import PACKED_GROUPED_MATMUL, QUANTISED_GROUPED_MATMUL
 from ..isa.work import Unit
-from .lowering.stage import STATES
+from .lowering.stage import SHARE, STATES
 from .places import layer_of, place_of
 from .plan import JobPlan
 from .report import NotFinite
@@ -180,7 +180,7 @@ def _outputs(site: Site) -> list[tuple[Ref, Rows | None]]:
 def _is_whole(site: Site, ref: Ref) -> bool:
     """Whether all rows of a buffer are somebody's: not so those that wait for what routers choose."""
     first = site.block.types[ref.buffer].shape[0]
-    return isinstance(first, int) or first in ("tokens", "rows", "sequences", STATES)
+    return isinstance(first, int) or first in ("tokens", "rows", "sequences", STATES, SHARE)
 
 
 def _rows(site: Site) -> Rows | None:
@@ -231,6 +231,9 @@ def _token(site: Site, ref: Ref, row: int) -> int | None:
         return _where(site.memory.raw(site.instruction.index), row)
     if first == "tokens":
         return row
+    if first == SHARE:
+        size, index = site.memory.group_size("tp"), site.memory.group_index("tp")
+        return split_even(site.memory.scalar("tokens"), size)[index][0] + row
     if first == "rows" and "host.rows" in site.image.arrays:
         return int(site.image.arrays["host.rows"][row])
     if first.startswith("tokens.") and "expert_slots" in arrays:

@@ -6,6 +6,7 @@ from ...isa.operands import Ref
 from ...isa.program import Group, Program
 from ...isa.vector import ADD, ADD_RMSNORM
 from ...models.blocks import AttentionResiduals, DecoderLayer, DeltaNet, LatentAttention
+from . import stream
 from .attention import lower_attention
 from .builder import BlockBuilder
 from .delta_net import lower_delta_net
@@ -38,35 +39,41 @@ def _layer(stage: Stage, layer: DecoderLayer) -> None:
     block = stage.program.block("layer")
     dtype, hidden, name = stage.options.dtype, stage.graph.hidden_size, layer_name(layer)
     x = block.param("x", stage.x)
-    normed = block.local("normed", dtype, "tokens", hidden)
+    normed = stream.local(stage, block, "normed")
     partial = block.local("partial", dtype, "tokens", hidden)
     if layer.residuals is not None:
         _mixed_layer(stage, block, layer, layer.residuals, x, normed, partial)
         return
     stage.norm(block, f"{name}.input_norm", layer.input_norm, normed, x)
     _mixer(stage, block, layer, name, normed, partial)
+    total = stream.summed(stage, block, "summed", partial)
     if layer.attention_out_norm is not None:
-        stage.norm(block, f"{name}.attention_out_norm", layer.attention_out_norm, partial, partial)
+        stage.norm(block, f"{name}.attention_out_norm", layer.attention_out_norm, total, total)
     norm = layer.post_attention_norm
     weight = stage.weight(block, "post_norm", stage.weights.norm(f"{name}.post_norm", norm))
-    block.emit(ADD_RMSNORM(dst=normed, x=x, delta=partial, weight=weight, eps=norm.eps, plus_one=norm.plus_one))
-    lower_feed_forward(stage, block, layer.mlp, name, normed, partial)
-    stage.all_reduce(block, partial)
+    block.emit(ADD_RMSNORM(dst=normed, x=x, delta=total, weight=weight, eps=norm.eps, plus_one=norm.plus_one))
+    total = _feed_forward(stage, block, layer, name, normed, partial)
     if layer.mlp_out_norm is not None:
-        stage.norm(block, f"{name}.mlp_out_norm", layer.mlp_out_norm, partial, partial)
-    block.emit(ADD(dst=x, a=x, b=partial))
+        stage.norm(block, f"{name}.mlp_out_norm", layer.mlp_out_norm, total, total)
+    block.emit(ADD(dst=x, a=x, b=total))
     stage.program.call(block)
 
 
 def _mixer(stage: Stage, block: BlockBuilder, layer: DecoderLayer, name: str, normed: Ref, out: Ref) -> None:
-    """out = attention(normed), summed over the tensor-parallel group."""
+    """out = this rank's part of attention(normed), to be summed over the tensor-parallel group."""
+    normed = stream.gathered(stage, block, "gathered", normed)
     if isinstance(layer.attention, DeltaNet):
         lower_delta_net(stage, block, layer.attention, name, normed, out)
     elif isinstance(layer.attention, LatentAttention):
         lower_latent_attention(stage, block, layer.attention, name, normed, out)
     else:
         lower_attention(stage, block, layer.attention, name, normed, out)
-    stage.all_reduce(block, out)
+
+
+def _feed_forward(stage: Stage, block: BlockBuilder, layer: DecoderLayer, name: str, normed: Ref, partial: Ref) -> Ref:
+    """The feed-forward of normed, summed over the tensor-parallel group."""
+    lower_feed_forward(stage, block, layer.mlp, name, stream.gathered(stage, block, "gathered", normed), partial)
+    return stream.summed(stage, block, "summed", partial)
 
 
 def _mixed_layer(
@@ -80,7 +87,7 @@ def _mixed_layer(
 ) -> None:
     """Attention and feed-forward of mixes of the snapshots and x, which starts anew where the layer takes one of it."""
     name, read = layer_name(layer), x
-    mixed = block.local("mixed_stream", stage.options.dtype, "tokens", stage.graph.hidden_size)
+    mixed = stream.local(stage, block, "mixed_stream")
     if residuals.snapshots:
         read = mixed
         snapshots = first(stage, block, residuals.snapshots)
@@ -89,15 +96,14 @@ def _mixed_layer(
     total = x
     if residuals.takes:
         take(stage, block, residuals.snapshots, x)
-        total = block.local("attention_out", stage.options.dtype, "tokens", stage.graph.hidden_size)
-        _mixer(stage, block, layer, name, normed, total)
+        out = block.local("attention_out", stage.options.dtype, "tokens", stage.graph.hidden_size)
+        _mixer(stage, block, layer, name, normed, out)
+        total = stream.summed(stage, block, "attention_sum", out)
     else:
         _mixer(stage, block, layer, name, normed, partial)
-        block.emit(ADD(dst=x, a=x, b=partial))
+        block.emit(ADD(dst=x, a=x, b=stream.summed(stage, block, "summed", partial)))
     snapshots = first(stage, block, residuals.snapshots_after)
     mix(stage, block, residuals.mlp, f"{name}.mlp_mix", mixed, snapshots, total)
     stage.norm(block, f"{name}.post_norm", layer.post_attention_norm, normed, mixed)
-    lower_feed_forward(stage, block, layer.mlp, name, normed, partial)
-    stage.all_reduce(block, partial)
-    block.emit(ADD(dst=x, a=total, b=partial))
+    block.emit(ADD(dst=x, a=total, b=_feed_forward(stage, block, layer, name, normed, partial)))
     stage.program.call(block)

@@ -6,13 +6,14 @@ import numpy as np
 
 from ...isa.dma import EMBEDDING, GATHER, HOST_LOAD, HOST_STORE
 from ...isa.dtype import FP32, INT32, DType, decode, encode
-from ...isa.link import ALL_GATHER, RECV, SEND
+from ...isa.link import ALL_GATHER, RECV, REDUCE_SCATTER, SEND
 from ...isa.operands import Ref
 from ...isa.program import Buffer, Space
 from ...isa.scaling import SOFT_CAP
 from ...isa.tensor import MATMUL
 from ...isa.vector import ARGMAX, SAMPLE, SCALE
 from ...models.blocks import LatentAttention, ResidualMix
+from . import stream
 from .builder import BlockBuilder, buffer
 from .context import attention_inputs, kinds_of, state_inputs
 from .residuals import first, mix, snapshots_before
@@ -58,8 +59,12 @@ def embed(stage: Stage) -> None:
     table, first = stage.weights.vocabulary("embedding", graph.embedding, graph.vocab_size, graph.hidden_size)
     block = stage.program.block("embed")
     x, ids = block.param("x", stage.x), block.param("ids", stage.inputs.ids)
-    block.emit(EMBEDDING(dst=x, table=stage.weight(block, "table", table), ids=ids, first=first))
-    stage.all_reduce(block, x)
+    whole = block.local("embedded", stage.options.dtype, "tokens", graph.hidden_size) if stage.is_shared else x
+    block.emit(EMBEDDING(dst=whole, table=stage.weight(block, "table", table), ids=ids, first=first))
+    if stage.is_shared:
+        block.emit(REDUCE_SCATTER(dst=x, src=whole, group="tp"))
+    else:
+        stage.all_reduce(block, x)
     if graph.embedding_scale != 1:
         block.emit(SCALE(dst=x, x=x, factor=_rounded(graph.embedding_scale, stage.options.dtype)))
     stage.program.call(block)
@@ -103,7 +108,8 @@ def head(stage: Stage) -> None:
     block = stage.program.block("head")
     wanted = block.local("wanted", dtype, "rows", graph.hidden_size)
     rows = block.param("rows", stage.inputs.rows)
-    block.emit(GATHER(dst=wanted, src=block.param("x", stage.x), index=rows))
+    x = stream.gathered(stage, block, "gathered", block.param("x", stage.x))
+    block.emit(GATHER(dst=wanted, src=x, index=rows))
     if graph.final_mix is not None:
         wanted = _final_mix(stage, block, graph.final_mix, wanted, rows)
     normed = block.local("normed", dtype, "rows", graph.hidden_size)
@@ -130,7 +136,8 @@ def _final_mix(stage: Stage, block: BlockBuilder, final: ResidualMix, wanted: Re
     dtype, hidden = stage.options.dtype, stage.graph.hidden_size
     count = snapshots_before(stage, stage.layers.stop)
     gathered = block.local("wanted_snapshots", dtype, "rows", count * hidden)
-    block.emit(GATHER(dst=gathered, src=first(stage, block, count), index=rows))
+    snapshots = stream.gathered(stage, block, "all_snapshots", first(stage, block, count), count * hidden)
+    block.emit(GATHER(dst=gathered, src=snapshots, index=rows))
     mixed = block.local("mixed_stream", dtype, "rows", hidden)
     mix(stage, block, final, "final_mix", mixed, gathered, wanted)
     return mixed

@@ -26,7 +26,7 @@ def snapshots_before(stage: Stage, layer: int) -> int:
 def held(stage: Stage) -> Buffer:
     """The snapshots that this stage holds when its layers have run, side by side in each token's row."""
     count, hidden = snapshots_before(stage, stage.layers.stop), stage.graph.hidden_size
-    return buffer("snapshots", Space.ACTIVATION, stage.options.dtype, "tokens", count * hidden)
+    return buffer("snapshots", Space.ACTIVATION, stage.options.dtype, stage.stream, count * hidden)
 
 
 def first(stage: Stage, block: BlockBuilder, count: int) -> Ref:

@@ -40,6 +40,7 @@ def table_names(index: int) -> tuple[str, str]:
     return ("cos", "sin") if not index else (f"cos.{index}", f"sin.{index}")
 
 
+SHARE = "share"  # rows of the residual stream that a rank holds of its tokens, with sequence parallelism
 STATES = "states"  # rows of the state buffers: sequences that are held at once
 
 
@@ -76,6 +77,7 @@ class LoweringOptions:
     fuse: tuple[str, ...] = ()
     activations: Activations | None = None
     mode: Mode = "whole"
+    sequence_parallel: bool = False
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,9 @@ class Stage:
         self.program = ProgramBuilder(f"{graph.family}-stage{self.number}{mode}{head}", options.queue_of)
         self.inputs = Inputs()
         self._tables = {rope: table_names(index) for index, rope in enumerate(rope_tables(graph))}
-        self.x = buffer("x", Space.ACTIVATION, options.dtype, "tokens", graph.hidden_size)
+        self.is_shared = options.sequence_parallel and layout.tp > 1
+        self.stream = self.program.scalar(SHARE) if self.is_shared else "tokens"
+        self.x = buffer("x", Space.ACTIVATION, options.dtype, self.stream, graph.hidden_size)
         self.groups = {axis: len(layout.groups(rank)[axis]) for axis in ("tp", "pp")}
         self.shares_choice = any(
             isinstance(layer.attention, LatentAttention) and layer.attention.takes_choice for layer in graph.layers
