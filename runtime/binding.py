@@ -10,6 +10,7 @@ from ..isa.program import Binding
 from .context import Context, mode_of
 from .dispatch import exchange_extents, room_extents, share_extents
 from .lowering.passes.rewrite import CONTEXT
+from .lowering.reach import WHOLE
 from .lowering.stage import SHARE, STATES
 from .plan import JobPlan, Variant
 from .portions import Portion, portions
@@ -28,7 +29,7 @@ def holder_extents(plan: JobPlan, portion: Portion) -> dict[str, tuple[int, ...]
         "tokens": (tokens,),
         "sequences": (len(entries),),
         "rows": (portion.rows(plan.all_logits),),
-        "pages": largest["pages"],
+        **{reach.pages: largest[reach.pages] for reach in (WHOLE, *plan.limited_reaches)},
         "table_pages": largest["table_pages"],
         CONTEXT: (plan.context_of(entries),),
         "positions": largest["positions"],

@@ -6,6 +6,7 @@ import os
 
 from ..isa.errors import ConfigError
 from ..isa.program import Space
+from .lowering.reach import WHOLE
 from .lowering.stage import STATES
 from .plan import JobPlan
 
@@ -23,10 +24,11 @@ def payload_bytes(plan: JobPlan) -> int:
 
     A table's memory is touched only as far as the job reaches.
     """
-    pages, states = (plan.largest.extents[name][0] for name in ("pages", STATES))
+    pages, states = (plan.largest.extents[name][0] for name in (WHOLE.pages, STATES))
     feet = [plan.footprint(rank) for rank in range(plan.layout.cards)]
     return sum(
         foot.page_bytes * pages
+        + sum(size * plan.largest.extents[name][0] for name, size in foot.limited.items())
         + foot.state_bytes * states
         + sum(item.num_bytes for item in foot.static if item.tag != Space.TABLE.value)
         for foot in feet

@@ -7,7 +7,8 @@ from collections import Counter
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from ..isa.errors import ConfigError
+from ..isa.errors import ConfigError, NotYetError
+from .lowering.reach import KV_PAGES
 
 MOST_TOKENS = 1 << 24
 MOST_SEQUENCES = 1 << 16
@@ -25,7 +26,8 @@ class Job:
     tokens already in the KV cache, `input_len` new prompt tokens after them, `output_len` decode steps. Lengths are in
     tokens; `chunk_tokens` is the most prompt tokens a step (None: whole prompts). The sequences are dealt into
     `micro_batches`, so many steps of which are in flight at once. With `sequence_parallel` tensor-parallel ranks hold
-    shares of the residual stream.
+    shares of the residual stream. `kv_pages` ideal lets layers with windows or chunks free the pages that they read no
+    more; unified pages hold all layers' tokens.
     """
 
     model: str
@@ -35,6 +37,7 @@ class Job:
     placement: str | None = None
     dtype: str | None = None
     kv_dtype: str | None = None
+    kv_pages: str = "unified"
     weights: str | None = None
     group: int | None = None
     fuse: str | None = None
@@ -70,6 +73,13 @@ class Job:
         self._check_numbers()
         if self.engine is not None and self.engine not in ENGINES:
             raise ConfigError(f"engine {self.engine!r} does not exist; engines: {', '.join(ENGINES)}")
+        if self.kv_pages not in KV_PAGES:
+            raise ConfigError(f"--kv-pages {self.kv_pages!r} does not exist; choose one of {', '.join(KV_PAGES)}")
+        if self.kv_pages == "ideal" and self.payload and self.cached_len:
+            raise NotYetError(
+                "--kv-pages ideal with --cached-len needs --no-payload: computing what stands in the cache beforehand "
+                "keeps all pages"
+            )
         if self.group is not None and self.weights is None:
             raise ConfigError("--group sizes the blocks of --weights; give --weights too")
         if self.calibrate is not None and self.activations is None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ..emulator.hbm import Allocation, Hbm, OutOfMemory
 from ..isa.instruction import elements
 from ..isa.program import Binding, Buffer, Program, Space
-from .kv_cache import PagePools
+from .kv_cache import PagePool, PagePools
 from .layout import Layout
+from .lowering.reach import WHOLE, Reach
+from .lowering.stage import STATES
 from .scheduler import Request, Step
 
 KV_TAG = Space.KV.value
@@ -31,12 +34,20 @@ class Static:
 
 @dataclass(frozen=True)
 class Footprint:
-    """What one rank must hold: static buffers in load order, and over its layers a KV page and a sequence's states."""
+    """What one rank must hold: static buffers in load order, and over its layers a KV page and a sequence's states.
+
+    `page_bytes` are those of the pages that hold all tokens, `limited` those of each extent of others.
+    """
 
     rank: int
     static: tuple[Static, ...]
     page_bytes: int
     state_bytes: int = 0
+    limited: Mapping[str, int] = field(default_factory=dict)
+
+    def bytes_of_page(self, reach: Reach) -> int:
+        """Bytes of a page over the layers of a reach."""
+        return self.page_bytes if reach.is_whole else self.limited.get(reach.pages, 0)
 
 
 def footprint(rank: int, variants: Sequence[Program], arena_bytes: int, largest: Binding) -> Footprint:
@@ -54,11 +65,12 @@ def footprint(rank: int, variants: Sequence[Program], arena_bytes: int, largest:
         if buffer.space is space
     ]
     static.append(Static("arena", Space.ACTIVATION.value, arena_bytes))
-    page_bytes, state_bytes = (
-        sum(_page_bytes(buffer) for buffer in buffers.values() if buffer.space is space)
-        for space in (Space.KV, Space.STATE)
-    )
-    return Footprint(rank, tuple(static), page_bytes, state_bytes)
+    pages: Counter[str] = Counter()
+    for buffer in buffers.values():
+        if buffer.space in (Space.KV, Space.STATE):
+            pages[str(buffer.type.shape[0])] += _page_bytes(buffer)
+    page_bytes, state_bytes = pages.pop(WHOLE.pages, 0), pages.pop(STATES, 0)
+    return Footprint(rank, tuple(static), page_bytes, state_bytes, dict(pages))
 
 
 def _num_bytes(buffer: Buffer, largest: Binding) -> int:
@@ -70,6 +82,11 @@ def _page_bytes(buffer: Buffer) -> int:
     """Bytes of one page of a cache buffer, or one row of a state buffer: the first dimension counts them."""
     shape = tuple(dim for dim in buffer.type.shape[1:] if isinstance(dim, int))
     return buffer.type.dtype.bytes_of(elements(shape))
+
+
+def _pools(pool: PagePool) -> list[tuple[Reach, PagePool]]:
+    """The pool of all tokens, and those of layers that look back only so far."""
+    return [(WHOLE, pool), *pool.limited.items()]
 
 
 def weight_bytes(program: Program) -> int:
@@ -104,7 +121,7 @@ class JobMemory:
         for footprint in footprints:
             self._of_holder[layout.holder_of(footprint.rank)].append(footprint)
         self._static: dict[int, list[Allocation]] = {footprint.rank: [] for footprint in footprints}
-        self._pages: dict[tuple[int, int], list[Allocation]] = {}
+        self._pages: dict[tuple[int, int, Reach], deque[Allocation]] = {}
         self._has_states = any(footprint.state_bytes for footprint in footprints)
 
     def load(self, now_ps: int) -> None:
@@ -116,7 +133,12 @@ class JobMemory:
                 )
 
     def grow_to(self, request: Request, tokens: int, now_ps: int, step: Step | None = None) -> None:
-        """Give a request the pages that `tokens` cached tokens need, and its states with the first, on its cards."""
+        """Give a request the pages that `tokens` cached tokens need, and its states with the first, on its cards.
+
+        Before its first step (None) pages that no later token reads are not given.
+        """
+        if step is None:
+            self._let_go(request, tokens, now_ps)
         for share, holder in enumerate(self.layout.holders_of(request.index)):
             pool, own = self.pool[holder], self._of_holder[holder]
             keeps = self._has_states and tokens and self.holding.keeps_states(request.index, share)
@@ -124,11 +146,23 @@ class JobMemory:
                 each = {footprint.rank: footprint.state_bytes for footprint in own}
                 self._give(request, 1, each, STATE_TAG, STATE_INSTRUCTION, now_ps, step)
                 pool.take_slot(request.index)
-            missing = pool.missing(request.index, self.holding.local_tokens(request.index, share, tokens))
-            if missing:
-                each = {footprint.rank: footprint.page_bytes for footprint in own}
-                self._give(request, missing, each, KV_TAG, KV_INSTRUCTION, now_ps, step)
-                pool.grow(request.index, missing)
+            local = self.holding.local_tokens(request.index, share, tokens)
+            for reach, pages in _pools(pool):
+                missing = pages.missing(request.index, local)
+                if missing:
+                    each = {footprint.rank: footprint.bytes_of_page(reach) for footprint in own}
+                    self._give(request, missing, each, KV_TAG, KV_INSTRUCTION, now_ps, step, reach)
+                    pages.grow(request.index, missing)
+
+    def _let_go(self, request: Request, position: int, now_ps: int) -> None:
+        """Free the pages that no token at `position` or after it reads."""
+        for holder in self.layout.holders_of(request.index):
+            for reach, pool in self.pool[holder].limited.items():
+                freed = pool.let_go(request.index, reach.oldest(position))
+                for footprint in self._of_holder[holder] if freed else ():
+                    held = self._pages[footprint.rank, request.index, reach]
+                    for _ in range(freed):
+                        self.hbm[footprint.rank].free(held.popleft(), now_ps)
 
     def _give(
         self,
@@ -139,6 +173,7 @@ class JobMemory:
         instruction: str,
         now_ps: int,
         step: Step | None,
+        reach: Reach = WHOLE,
     ) -> None:
         """Allocate `count` times `num_bytes[rank]` for a request on each of those cards."""
         for rank, size in num_bytes.items():
@@ -149,10 +184,12 @@ class JobMemory:
                 if step is not None:
                     error.step, error.step_kind = step.index, step.kind
                 raise
-            self._pages.setdefault((rank, request.index), []).extend(made)
+            self._pages.setdefault((rank, request.index, reach), deque()).extend(made)
 
     def begin(self, step: Step, requests: Sequence[Request], now_ps: int) -> None:
-        """Allocate the pages that a step writes into."""
+        """Free the pages that the step reads no more, and allocate those that it writes into."""
+        for entry in step.entries:
+            self._let_go(requests[entry.request], entry.start, now_ps)
         for entry in step.entries:
             self.grow_to(requests[entry.request], entry.start + entry.count, now_ps, step)
 
@@ -160,8 +197,9 @@ class JobMemory:
         """Free a request's pages and states on all its cards."""
         for holder in self.layout.holders_of(request.index):
             for footprint in self._of_holder[holder]:
-                for page in self._pages.pop((footprint.rank, request.index), ()):
-                    self.hbm[footprint.rank].free(page, now_ps)
+                for reach, _ in _pools(self.pool[holder]):
+                    for page in self._pages.pop((footprint.rank, request.index, reach), ()):
+                        self.hbm[footprint.rank].free(page, now_ps)
             self.pool[holder].release(request.index)
 
     def unload(self, now_ps: int) -> None:

@@ -25,6 +25,7 @@ from .host import refuse_beyond_host
 from .kv_cache import PagePool, PagePools
 from .lowering.experts import expert_extent
 from .lowering.held import Piece
+from .lowering.reach import WHOLE, Reach
 from .lowering.stage import table_names
 from .lowering.weights import WeightBuffer, layer_name
 from .packed_weights import packed_arrays
@@ -282,18 +283,17 @@ class Numbers:
         """Write the inputs of a holder's portion into host memory."""
         ids: list[int] = []
         positions: list[int] = []
-        slots: list[int] = []
+        for reach, pages in ((WHOLE, pool), *pool.limited.items()):
+            self._fill_pages(host, portion, reach, pages)
         for index, entry in enumerate(portion.entries):
             request, own = requests[entry.request], portion.positions(index)
             ids += [request.token_at(position - request.cached_len) for position in own.tolist()]
             positions += own.tolist()
-            slots += [pool.slot(entry.request, row) for row in self._local(entry.request, portion.share, own)]
         rows = {place: row for row, place in enumerate(portion.places())}
         wanted = portion.wanted(self.plan.all_logits)
         values = {
             "ids": ids,
             "positions": positions,
-            "slots": slots,
             "rows": [rows[place] for place in wanted],
             "keys": [sample_key(self.seed, *place) for place in wanted],
             "states": [pool.slots.get(entry.request, 0) for entry in portion.entries],
@@ -305,12 +305,21 @@ class Numbers:
         for name, numbers in values.items():
             if f"host.{name}" in host:
                 host[f"host.{name}"][...] = numbers
-        if "host.tables" in host:
-            tables = host["host.tables"]
+
+    def _fill_pages(self, host: dict[str, Array], portion: Portion, reach: Reach, pool: PagePool) -> None:
+        """Write the tables of a reach's pages, where they are read, and where each new token goes in them."""
+        tables, slots = (host.get(f"host.{name}{reach.suffix}") for name in ("tables", "slots"))
+        if tables is not None:
             tables[...] = 0
             for index, entry in enumerate(portion.entries):
                 table = pool.tables[entry.request]
                 tables[index, : len(table)] = table
+        if slots is not None:
+            slots[...] = [
+                pool.slot(entry.request, row)
+                for index, entry in enumerate(portion.entries)
+                for row in self._local(entry.request, portion.share, portion.positions(index))
+            ]
 
     def _local(self, request: int, share: int, positions: Array) -> list[int]:
         """Where positions of a request stand among those that a share holds."""

@@ -27,6 +27,7 @@ from .lowering.lower import BuiltProgram, LoweredProgram, build, place
 from .lowering.passes.compose import refuse_missing
 from .lowering.passes.packed import Activations
 from .lowering.passes.rewrite import CONTEXT
+from .lowering.reach import KvPages, Reach, limited_reaches
 from .lowering.stage import SHARE, STATES, LoweringOptions, Sampling
 from .memory import Footprint, JobMemory, footprint
 from .ownership import Ownership, ownership
@@ -61,7 +62,7 @@ class JobPlan:
     lie packed in device memory, `activations` how what they are multiplied by is quantised, and `calibration` holds the
     sequences that its static scales come from. `fuse` names the fusions of its programs; `cp_prefill` is how attention
     reaches a context that is spread over shares where a step has prompt tokens. `fills` makes room for steps that
-    compute what is cached.
+    compute what is cached. With `kv_pages` ideal, layers with windows or chunks let pages go that they read no more.
     """
 
     graph: Graph
@@ -82,6 +83,7 @@ class JobPlan:
     calibration: tuple[tuple[int, ...], ...] = ()
     cp_prefill: Mode = "ring"
     fills: bool = False
+    kv_pages: KvPages = "unified"
     _built: dict[tuple[Layout, int, Variant], BuiltProgram] = field(default_factory=dict, compare=False, repr=False)
 
     def requests(self) -> list[Request]:
@@ -116,10 +118,25 @@ class JobPlan:
             CONTEXT: pool.pages_for(max(request.most_kv_tokens for request in self.requests())) * self.page_tokens,
             "positions": self.graph.max_position_embeddings,
             STATES: max(homes),
+            **{reach.pages: self._most_pages(reach) for reach in self.limited_reaches},
         }
         sizes = {name: (size,) for name, size in (extents | whole).items()}
         routed = routed_extents(self.graph, tokens) | room_extents(self.graph, layout, tokens)
         return Binding(routed | sizes, dict.fromkeys(AXES, 0))
+
+    @cached_property
+    def limited_reaches(self) -> tuple[Reach, ...]:
+        """The reaches of layers that have pages of their own."""
+        return limited_reaches(self.graph.layers, self.kv_pages)
+
+    def _most_pages(self, reach: Reach) -> int:
+        """Pages of a reach that the requests of one replica hold at most, all together."""
+        pages = [0] * self.layout.dp
+        for request in self.requests():
+            new_tokens = max(1, min(request.prompt_len, self.chunk_tokens or request.prompt_len))
+            held = reach.most_pages(request.most_kv_tokens, new_tokens, self.page_tokens)
+            pages[request.index % self.layout.dp] += held
+        return max(pages)
 
     @property
     def _held(self) -> tuple[list[int], int, list[int]]:
@@ -241,6 +258,7 @@ class JobPlan:
                 self.activations,
                 variant.mode,
                 self.sequence_parallel,
+                self.kv_pages,
             )
             self._built[key] = build(self.graph, self.layout, rank, options)
         return self._built[key]
@@ -343,7 +361,7 @@ class JobPlan:
         hbm = self.card.hbm
         capacity = hbm.capacity_bytes if capacity_bytes is None else capacity_bytes
         hbms = {rank: Hbm(capacity, hbm.reserved_bytes, GRANULE_BYTES) for rank in ranks}
-        pools = PagePools(self.layout.holders, self.page_tokens)
+        pools = PagePools(self.layout.holders, self.page_tokens, self.limited_reaches)
         return JobMemory([self.footprint(rank) for rank in hbms], hbms, pools, self)
 
     def with_lengths(self, sequences: Sequence[Lengths]) -> JobPlan:

@@ -76,6 +76,8 @@ def prepare(job: Job, *, any_dtype: bool = False) -> Prepared:
     checkpoint = open_checkpoint(job.model, job.seed)
     given = load_cluster(job.cluster) if job.cluster is not None else None
     check_layout(layout, checkpoint.graph, given.cards if given else None)
+    if job.kv_pages == "ideal" and layout.cp > 1:
+        raise NotYetError(f"layout {layout}: --kv-pages ideal with cp comes with a later version; leave it unified")
     cluster = cluster_of(card, layout.cards, given)
     placement = place(layout, cluster.topology(), job.placement)
     dtype, kv_dtype = _dtypes(job, checkpoint, None if any_dtype else card)
@@ -97,6 +99,7 @@ def prepare(job: Job, *, any_dtype: bool = False) -> Prepared:
         activations=activations_of(job.activations, job.calibrate is not None, holding, card),
         calibration=() if job.calibrate is None else calibration_ids(job.calibrate, checkpoint, job.seed),
         fuse=parse_fusions(job.fuse),
+        kv_pages="ideal" if job.kv_pages == "ideal" else "unified",
     )
     ignores_stop = job.ignore_eos or job.batch is not None
     return Prepared(
@@ -176,6 +179,8 @@ def _warnings(plan: JobPlan, cluster: ClusterSpec, placement: tuple[int, ...], n
             f"the KV cache is {plan.kv_dtype.name} while the model computes in {plan.dtype.name}; "
             f"for an exact comparison give --kv-dtype {plan.dtype.name}"
         )
+    if plan.kv_pages == "ideal" and not plan.limited_reaches:
+        warnings.append("--kv-pages ideal changes nothing: no layer of this model has a window or chunks")
     if apart := straddling(plan.layout, placement, cluster.topology()):
         warnings.append(apart)
     sampling = plan.sampling

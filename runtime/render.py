@@ -90,6 +90,7 @@ def job_line(report: JobDocument) -> Text:
     )
     unused = f", {cluster.cards_unused} unused" if cluster.cards_unused else ""
     kv = "" if model.kv_dtype == model.dtype else f", KV {model.kv_dtype}"
+    kv += ", ideal KV pages" if model.kv_pages == "ideal" else ""
     return Text(plain(f"{model.name} ({model.dtype}{kv})"), "bold") + Text(
         plain(
             f" on {layout.cards} x {report.card.name}{_own_numbers(report)}{f' ({degrees})' if degrees else ''}, "

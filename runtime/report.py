@@ -72,6 +72,7 @@ class ModelPart(Part):
     total_params: Count
     dtype: str
     kv_dtype: str
+    kv_pages: str = "unified"
     source: str
     num_layers: Count
 

@@ -50,7 +50,7 @@ PS_PER_S = 10**12
 NOT_MODELLED = (
     "host work between steps: the next step starts when the last one's tokens are on the host",
     "the loading of weights: time starts when they are in place",
-    "freeing of KV pages that fell out of a sliding window: they are kept to the end of the request",
+    "freeing of KV pages that fell out of a window, unless --kv-pages ideal asks for it: they are kept to the end",
     "heat, power limits and faults: the clock stays where the card's file puts it",
     "vision towers, training steps, speculative decoding, prefix caching and preemption",
     "kernel autotuning: unit times follow a first-cut tile schedule, not a vendor's library",
@@ -66,6 +66,7 @@ def model_part(prepared: Prepared) -> ModelPart:
         total_params=total_parameters(checkpoint.graph),
         dtype=plan.dtype.name,
         kv_dtype=plan.kv_dtype.name,
+        kv_pages=plan.kv_pages,
         source=checkpoint.source,
         num_layers=len(checkpoint.graph.layers),
     )

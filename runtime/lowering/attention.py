@@ -36,8 +36,9 @@ def lower_attention(stage: Stage, block: BlockBuilder, attention: Attention, nam
     _norms(stage, block, attention, name, q, k)
     lower_rope(stage, block, attention.rope, Ref("qkv", 0, (heads + kv_heads) * dim), dim)
     _scale(stage, block, attention, q, Ref("qkv", 0, (heads + kv_heads) * dim))
-    cache = block.param("cache", _cache(stage, attention, name, kv_heads))
-    slots = block.param("slots", stage.inputs.slots)
+    reach = stage.reach(attention)
+    cache = block.param("cache", _cache(stage, attention, name, kv_heads, reach.pages))
+    slots = block.param("slots", reach.named(stage.inputs.slots))
     block.emit(SCATTER(dst=cache, src=Ref("qkv", heads * dim, 2 * kv_heads * dim), index=slots))
     attended = block.local("attended", dtype, "tokens", heads * dim)
     how = _attend(stage, block, attention, name, (heads, kv_heads))
@@ -80,6 +81,7 @@ def _attend(
         whole=whole,
         part=part,
         sinks=sinks,
+        reach=stage.reach(attention),
     )
 
 
@@ -140,6 +142,6 @@ def lower_rope(stage: Stage, block: BlockBuilder, rope: Rope | None, heads: Ref,
     )
 
 
-def _cache(stage: Stage, attention: Attention, name: str, kv_heads: int) -> Buffer:
+def _cache(stage: Stage, attention: Attention, name: str, kv_heads: int, pages: str) -> Buffer:
     row = kv_heads * 2 * attention.head_dim
-    return buffer(f"{name}.cache", Space.KV, stage.options.kv_dtype, "pages", stage.options.page_tokens, row)
+    return buffer(f"{name}.cache", Space.KV, stage.options.kv_dtype, pages, stage.options.page_tokens, row)

@@ -40,6 +40,7 @@ def _needed(stage: Stage) -> list[Buffer]:
         needed += [inputs.tables, inputs.q_lens, inputs.kv_lens]
     else:
         needed += attention_inputs(stage.options.mode, stage.layout.cp, kinds_of(stage.graph, stage.layers))
+    needed += [reach.named(one) for reach in stage.limited_reaches for one in (inputs.slots, inputs.tables)]
     if stage.has_states and stage.options.mode in ("whole", "decode"):
         needed += [inputs.states, *([] if stage.options.mode == "whole" else [inputs.q_lens, inputs.kv_lens])]
     elif stage.has_states:

@@ -17,6 +17,7 @@ from ...isa.ragged import ALL_GATHER_ROWS
 from . import context as names
 from .builder import BlockBuilder, buffer
 from .context import Kind
+from .reach import WHOLE, Reach
 from .stage import Stage
 
 
@@ -27,7 +28,7 @@ class Attend:
     `queries` are the columns of all query operands, `cuts` how many belong to each. `whole` makes the instruction that
     attends over paged caches, `part` the one over a share, from their operands by name: dst, queries, cache, tables,
     q_lens, kv_lens, q_extent, kv_extent; and for a part before, visible, seen. `sinks` is for a merge of parts; the
-    whole has them itself.
+    whole has them itself. `reach` says whose pages the whole reads.
     """
 
     queries: Ref
@@ -39,6 +40,7 @@ class Attend:
     whole: Callable[..., Instruction]
     part: Callable[..., Instruction]
     sinks: Ref | None = None
+    reach: Reach = WHOLE
 
     def cut(self, queries: Ref) -> tuple[Ref, ...]:
         """The query operands within their columns."""
@@ -62,7 +64,7 @@ def attend(stage: Stage, block: BlockBuilder, how: Attend, cache: Ref, dst: Ref)
                 dst=dst,
                 queries=how.cut(how.queries),
                 cache=cache,
-                tables=block.param("tables", stage.inputs.tables),
+                tables=block.param("tables", how.reach.named(stage.inputs.tables)),
                 q_lens=block.param("q_lens", stage.inputs.q_lens),
                 kv_lens=block.param("kv_lens", stage.inputs.kv_lens),
                 q_extent="q_lens",

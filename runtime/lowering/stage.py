@@ -14,13 +14,14 @@ from ...isa.quantised import DEQUANTISE
 from ...isa.registry import INSTRUCTIONS
 from ...isa.vector import LAYERNORM, RMSNORM
 from ...isa.work import Unit
-from ...models.blocks import DeltaNet, Graph, LatentAttention, Norm, Rope
+from ...models.blocks import Attention, DeltaNet, Graph, LatentAttention, Norm, Rope
 from ...models.graph import rope_tables, table_of
 from ..layout import Layout
 from .builder import BlockBuilder, ProgramBuilder, buffer
 from .context import Mode
 from .held import Holding, PackedBuffer, space_of
 from .passes.packed import Activations
+from .reach import KvPages, Reach, limited_reaches, reach_of
 from .weights import WeightBuffer, WeightPlan
 
 EXTENTS = (
@@ -63,7 +64,8 @@ class LoweringOptions:
     """What a program is lowered for, apart from model, layout and rank.
 
     `native` are the mnemonics that the card executes itself, `fuse` the fusions that are made of them; `mode` says how
-    attention reaches a context that is spread over shares.
+    attention reaches a context that is spread over shares. `kv_pages` ideal gives layers that look back only so far
+    pages of their own, which hold no more.
     """
 
     dtype: DType
@@ -78,6 +80,7 @@ class LoweringOptions:
     activations: Activations | None = None
     mode: Mode = "whole"
     sequence_parallel: bool = False
+    kv_pages: KvPages = "unified"
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,18 @@ class Stage:
     def has_states(self) -> bool:
         """Whether some layer of this stage keeps a state of fixed size for each sequence."""
         return any(isinstance(self.graph.layers[index].attention, DeltaNet) for index in self.layers)
+
+    @property
+    def limited_reaches(self) -> tuple[Reach, ...]:
+        """The reaches of this stage's layers that have pages of their own."""
+        return limited_reaches((self.graph.layers[index] for index in self.layers), self.options.kv_pages)
+
+    def reach(self, attention: Attention) -> Reach:
+        """The reach of a layer's cache, whose pages are then counted by an extent of the program."""
+        reach = reach_of(attention, self.options.kv_pages)
+        if not reach.is_whole:
+            self.program.scalar(reach.pages)
+        return reach
 
     def rope_table(self, block: BlockBuilder, rope: Rope) -> tuple[Ref, Ref]:
         """Cosines and sines of a rope as parameters of a block, which all ropes' blocks call alike."""

@@ -28,11 +28,11 @@ def run(path: Path, layout: str, **changes: Any) -> RunResult:
     return run_job(Job(str(path), layout=layout, ignore_eos=True, **{"logits": True, **options, **changes}))
 
 
-def agrees(path: Path, *layouts: str) -> None:
+def agrees(path: Path, *layouts: str, **changes: Any) -> None:
     """Logits within 1e-4 of their spread, prefill and decode, and the same tokens."""
     prompt_logits, tokens, rows = reference(path, PROMPT, 6)
     for layout in layouts:
-        result = run(path, layout)
+        result = run(path, layout, **changes)
         assert result.logits is not None
         assert np.abs(result.logits["logits_0"] - prompt_logits).max() <= 1e-4 * prompt_logits.std()
         assert np.abs(result.logits["decode_logits_0"] - np.stack(rows)).max() <= 1e-4 * prompt_logits.std()
@@ -78,6 +78,15 @@ def test_at_ep_8_each_card_holds_an_eighth_of_the_experts(tmp_path: Path) -> Non
     dense = weights(save(tmp_path / "few", "mixtral", 0, num_local_experts=8), "tp=8,ep=8")
     routers = 3 * 8 * HIDDEN
     assert [a - b for a, b in zip(spread, dense, strict=True)] == [4 * (3 * expert + routers)] * 8
+
+
+@pytest.mark.parametrize(("kv_pages", "pages"), [("unified", 4), ("ideal", 3)])
+def test_windows_keep_their_pages_or_let_them_go(tmp_path: Path, kv_pages: str, pages: int) -> None:
+    """40 prompt and 23 more tokens are four pages; a window of 12 needs three at the prompt and two from then on."""
+    path = save(tmp_path, "mistral", 0)
+    agrees(path, "tp=2,pp=3", kv_pages=kv_pages)
+    result = run(path, "tp=1", kv_pages=kv_pages, max_new_tokens=24)
+    assert result.report.cards[0].by_tag["kv"] == pages * 3 * 16 * 2 * 2 * 10 * 4
 
 
 def test_layers_that_predict_further_tokens_are_skipped_and_listed(tmp_path: Path) -> None:
