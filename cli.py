@@ -91,6 +91,7 @@ def cli() -> None:
 
 JOB_OPTIONS: tuple[Callable[[F], F], ...] = (
     click.argument("model"),
+    click.option("--scale", is_flag=True, help="A small model of MODEL's architecture, with random weights."),
     click.option("--card", metavar="NAME|FILE", help="The card (default: ascend-910b2); see `siltwin cards`."),
     click.option("--cluster", metavar="NAME|FILE", help="How cards are joined (default: the card's usual node)."),
     click.option("--layout", metavar="tp=N,pp=N,dp=N,cp=N,ep=N", help="The mesh of cards (default: one card)."),

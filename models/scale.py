@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .blocks import RopeScaling
+from .checkpoint import Checkpoint, open_checkpoint, random_checkpoint
 from .config import read_config
 from .latent import LatentConfig
 from .linear import LinearConfig
@@ -74,6 +75,11 @@ def scaled(config: ModelConfig, seed: int = 0) -> ModelConfig:
     for key in ("bos_token_id", "eos_token_id"):
         raw[key] = _within(raw.get(key), raw["vocab_size"])
     return read_config(raw, name=f"{config.name}-scaled-{seed}", where=f"scaled({config.name}, seed={seed})")
+
+
+def scaled_checkpoint(model: str, seed: int = 0) -> Checkpoint:
+    """`model` shrunk, with seeded random weights whatever weights it has; one with a tokenizer loses it."""
+    return random_checkpoint(scaled(open_checkpoint(model).config, seed), seed)
 
 
 def scaled_pattern(kinds: Sequence[int]) -> tuple[int, ...]:

@@ -65,6 +65,7 @@ class Job:
     strict: bool = False
     logits: bool = False
     raw_prompt: bool = False
+    scale: bool = False
 
     def __post_init__(self) -> None:
         self._check_types()

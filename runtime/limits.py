@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from ..models.checkpoint import open_checkpoint
 from .fits import fits, longest_of, peaks, what_fits
 from .job import Job
 from .plan import GRANULE_BYTES
-from .prepare import prepare
+from .prepare import checkpoint_of, prepare
 from .report import HostReport
 from .report_limits import CardNeed, JobSizes, LimitsReport
 from .rests_on import refuse_weak
@@ -64,7 +63,7 @@ def with_sequences(job: Job, what: str) -> tuple[Job, list[str]]:
     """The job, with one sequence of a usual length where it names none, and a note that `what` is told for it."""
     if job.prompts or job.prompt_ids or job.batch is not None:
         return job, []
-    positions = open_checkpoint(job.model, job.seed).graph.max_position_embeddings
+    positions = checkpoint_of(job).graph.max_position_embeddings
     output = min(DEFAULT_OUTPUT, positions // 4)
     prompt = min(DEFAULT_INPUT, positions - output)
     note = f"no sizes were given: {what} are for one sequence of {prompt} prompt tokens and {output} decode steps"

@@ -17,6 +17,7 @@ from ..isa.dtype import BF16, DType, parse_dtype
 from ..isa.errors import ConfigError, NotYetError
 from ..models.checkpoint import Checkpoint, open_checkpoint
 from ..models.graph import ropes
+from ..models.scale import scaled_checkpoint
 from .calibration import calibration_ids
 from .job import MOST_TOKENS, Job
 from .layout import check_layout, parse_layout
@@ -73,7 +74,7 @@ def prepare(job: Job, *, any_dtype: bool = False) -> Prepared:
     """
     card = override(load_card(job.card), dict(job.overrides)) if job.overrides else load_card(job.card)
     layout = parse_layout(job.layout)
-    checkpoint = open_checkpoint(job.model, job.seed)
+    checkpoint = checkpoint_of(job)
     given = load_cluster(job.cluster) if job.cluster is not None else None
     check_layout(layout, checkpoint.graph, given.cards if given else None)
     if job.kv_pages == "ideal" and layout.cp > 1:
@@ -118,6 +119,11 @@ def prepare(job: Job, *, any_dtype: bool = False) -> Prepared:
             *_warnings(plan, cluster, placement, given is not None),
         ),
     )
+
+
+def checkpoint_of(job: Job) -> Checkpoint:
+    """The model of a job, or a small one of its architecture."""
+    return scaled_checkpoint(job.model, job.seed) if job.scale else open_checkpoint(job.model, job.seed)
 
 
 def _stop_ids(checkpoint: Checkpoint) -> frozenset[int]:
