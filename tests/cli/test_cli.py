@@ -33,10 +33,11 @@ def test_every_option_reaches_the_job(siltwin: Cli, fakes: Any) -> None:
         *("--kv-dtype", "fp16", "--prompt", "a", "--prompt", "b", "--max-new-tokens", "9", "--ignore-eos"),
         *("--temperature", "0.5", "--top-k", "4", "--top-p", "0.9", "--seed", "7", "--chunk-tokens", "16"),
         *("--engine", "simpy", "--set", "hbm.bandwidth_bytes_per_s=3.2e12", "--set", "clock_hz=2GHz"),
-        *("--strict", "--raw-prompt", "--no-payload"),
+        *("--strict", "--raw-prompt", "--no-payload", "--scale"),
     )
     assert result.exit_code == 0, result.output
     job = fakes.job
+    assert job.scale
     assert (job.model, job.card, job.cluster, job.layout) == ("m", "h100", "ring-8", "tp=3,pp=2")
     assert (job.dtype, job.kv_dtype, job.prompts, job.max_new_tokens) == ("float32", "fp16", ("a", "b"), 9)
     assert (job.ignore_eos, job.temperature, job.top_k, job.top_p, job.seed) == (True, 0.5, 4, 0.9, 7)

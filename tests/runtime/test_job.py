@@ -102,3 +102,10 @@ def test_sampling_bounds_that_change_nothing_are_told() -> None:
 
     assert told(top_k=5) and told(top_p=0.5)
     assert not told() and not told(top_k=5, temperature=0.5)
+
+
+def test_a_scaled_job_runs_a_small_model_of_its_own_seed() -> None:
+    options = {"layout": "dp=2,tp=2,pp=2,ep=4", "prompt_ids": ((1, 2, 3),), "max_new_tokens": 1, "scale": True}
+    graphs = [prepare(Job("Kimi-K3", seed=seed, **options)).plan.graph for seed in (0, 0, 5)]
+    assert graphs[0] == graphs[1] != graphs[2]
+    assert graphs[0].family == "kimi_k3" and graphs[0].hidden_size < 200
