@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ..isa.errors import ConfigError
-from ..models.checkpoint import open_checkpoint
 from .align_ask import AlignAsk
 from .extremes import Extreme, extremes
 from .job import Job
+from .prepare import checkpoint_of
 from .texts import Windows, check_logits, read_windows
 
 DEFAULT_SEQUENCES, DEFAULT_TOKENS, DEFAULT_NEW_TOKENS = 2, 24, 8
@@ -51,7 +51,7 @@ def _with_new_tokens(job: Job) -> Job:
 
 def _brought(job: Job, ask: AlignAsk) -> Asked:
     """A text's windows, or extreme sequences."""
-    checkpoint = open_checkpoint(job.model, job.seed)
+    checkpoint = checkpoint_of(job)
     if ask.text is not None:
         if job.max_new_tokens is not None:
             raise ConfigError("--text is read with teacher forcing and generates nothing; leave out --max-new-tokens")
@@ -83,7 +83,7 @@ def _long_enough(job: Job, tokens: int, own: bool) -> Job:
             longest = max(map(len, job.prompt_ids)) + (job.max_new_tokens or 1) - 1
             _check_reach(tokens, longest, "the longest sequence")
         return job
-    graph = open_checkpoint(job.model, job.seed).graph
+    graph = checkpoint_of(job).graph
     if tokens > (limit := graph.max_position_embeddings):
         raise ConfigError(f"--drift {tokens} passes the model's {limit} positions (max_position_embeddings)")
     check_logits("--drift", tokens, graph.vocab_size)

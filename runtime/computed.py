@@ -15,7 +15,8 @@ from .choices import Place
 from .drift import Outputs
 from .numbers import Numbers
 from .prepare import Prepared
-from .reference import NOTHING, Reference
+from .reference import Reference
+from .reference_run import NOTHING
 from .report import NotFinite
 from .routes import Routes, RouteTap, join_routes
 from .scheduler import Request, Step

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,33 +15,16 @@ from ..isa.instruction import Array
 from ..models.blocks import Graph, Moe, Router
 from ..models.checkpoint import Checkpoint
 from ..models.config import read_json
+from .reference_kimi_k3 import KimiK3Reference
 from .reference_routing import routers_of, watched
-from .routes import Routes
+from .reference_run import NOTHING, ROUNDED, ReferenceRun
 
 REFERENCE = "transformers {version} on torch, float32"
-# What to compute in to see the rounding of a dtype: the dtype itself, and for float32 the exact side of it.
-_ROUNDED = {"fp32": "float64", "bf16": "bfloat16", "fp16": "float16"}
-
-
-NOTHING: Mapping[int, Array] = MappingProxyType({})
 
 
 def routers_in(graph: Graph) -> dict[int, Router]:
     """The routers of a model by layer."""
     return {layer.index: layer.mlp.router for layer in graph.layers if isinstance(layer.mlp, Moe)}
-
-
-@dataclass(frozen=True)
-class ReferenceRun:
-    """One sequence through the reference: the residual stream after each layer, and the logits of every position.
-
-    `layers` starts with the embedding; all arrays are float32, [tokens, hidden] and [tokens, vocab]. `routes` holds
-    what the router of each expert layer would choose for itself.
-    """
-
-    layers: list[Array]
-    logits: Array
-    routes: Mapping[int, Routes] = field(default_factory=dict)
 
 
 class Reference(Protocol):
@@ -121,7 +102,7 @@ class TransformersReference:
         The weights are converted in place, since a second model may not fit; there is no way back. The rope tables stay
         in float32, as transformers keeps them whatever the model's dtype.
         """
-        kind = getattr(self._torch, _ROUNDED[dtype.name])
+        kind = getattr(self._torch, ROUNDED[dtype.name])
         for parameter in self._model.parameters():
             parameter.data = parameter.data.to(kind)
 
@@ -171,4 +152,4 @@ def _is_as_stated(checkpoint: Checkpoint, directory: Path) -> bool:
 
 
 # References of families that transformers does not have, by the family's name.
-FAMILIES: Mapping[str, Callable[[Checkpoint], Reference]] = {}
+FAMILIES: Mapping[str, Callable[[Checkpoint], Reference]] = {"kimi_k3": KimiK3Reference}
