@@ -105,7 +105,9 @@ JOB_OPTIONS: tuple[Callable[[F], F], ...] = (
         help="Held as int8, int4, fp8, mxfp8, mxfp4, nvfp4, as-stored, dequantised.",
     ),
     click.option("--group", type=int, metavar="N", help="Weights that share a scale of --weights (int4: 128, 32)."),
-    click.option("--fuse", metavar="NAME,..|all", help="Fusions: norm-matmul, swiglu, rope-attention (default: none)."),
+    click.option(
+        "--fuse", metavar="NAME,..|all", help="Fusions, as `siltwin coverage` lists them (default: dequantise-matmul)."
+    ),
     click.option("--activations", metavar="FORMAT", help="Multiply codes: int8 or fp8 inputs by weights of the same."),
     click.option("--calibrate", metavar="FILE|N", help="One scale for inputs, from a file or N random tokens."),
     click.option("--prompt", "prompts", multiple=True, metavar="TEXT", help="A prompt; repeat it for a batch."),

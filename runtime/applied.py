@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
+from .lowering.passes.fuse import fusion_names
+from .lowering.passes.window import DEFAULT_FUSIONS
 from .plan import JobPlan
 from .report import PassReport
 
@@ -27,8 +29,10 @@ def pass_reports(plan: JobPlan) -> tuple[PassReport, ...]:
 
 
 def idle_fusions(plan: JobPlan, passes: tuple[PassReport, ...]) -> tuple[str, ...]:
-    """A note for every fusion that was asked for and has no place in the model."""
-    acted = {item.name for item in passes}
+    """A note for every fusion that was asked for by its name and has no place in the model."""
+    acted = {item.name for item in passes} | {f"fuse {name}" for name in DEFAULT_FUSIONS}
+    if plan.fuse == fusion_names():
+        return ()
     return tuple(
         f"--fuse {name} changes nothing: no block of this model has a place for it"
         for name in plan.fuse

@@ -119,11 +119,10 @@ def _alone(plan: JobPlan, site: Site, parts: Sequence[Instruction], types: Mappi
     return replace(site.program, name="alone", buffers=buffers, blocks=(block,), calls=(call,), groups=())
 
 
-def plus(one: Cost | None, other: Cost, times: int) -> Cost:
+def plus(one: Cost, other: Cost, times: int) -> Cost:
     """A sum of costs, the second as often as it occurs."""
-    launches, moved, time_ps = (one.launches, one.hbm_bytes, one.time_ps) if one is not None else (0, 0, 0)
     return Cost(
-        launches=launches + times * other.launches,
-        hbm_bytes=moved + times * other.hbm_bytes,
-        time_ps=time_ps + times * other.time_ps,
+        launches=one.launches + times * other.launches,
+        hbm_bytes=one.hbm_bytes + times * other.hbm_bytes,
+        time_ps=one.time_ps + times * other.time_ps,
     )

@@ -27,6 +27,7 @@ from .lowering.lower import BuiltProgram, LoweredProgram, build, place
 from .lowering.passes.compose import refuse_missing
 from .lowering.passes.packed import Activations
 from .lowering.passes.rewrite import CONTEXT
+from .lowering.passes.window import DEFAULT_FUSIONS
 from .lowering.reach import KvPages, Reach, limited_reaches
 from .lowering.stage import SHARE, STATES, LoweringOptions, Sampling
 from .memory import Footprint, JobMemory, footprint
@@ -78,7 +79,7 @@ class JobPlan:
     all_logits: bool = False
     page_tokens: int = PAGE_TOKENS
     holding: Holding = Holding()
-    fuse: tuple[str, ...] = ()
+    fuse: tuple[str, ...] = DEFAULT_FUSIONS
     activations: Activations | None = None
     calibration: tuple[tuple[int, ...], ...] = ()
     cp_prefill: Mode = "ring"

@@ -14,6 +14,7 @@ from .passes.compose import Missing, compose
 from .passes.fuse import fuse
 from .passes.packed import fuse_decoding, quantise_inputs
 from .passes.rewrite import Rewritten
+from .passes.window import DEQUANTISE_MATMUL
 from .stage import LoweringOptions, Stage
 from .sync import synchronise
 from .weights import WeightBuffer
@@ -47,7 +48,9 @@ def build(graph: Graph, layout: Layout, rank: int, options: LoweringOptions) -> 
     program, quantised = lower_stage(stage), tuple[Rewritten, ...]()
     if options.activations is not None:
         program, quantised = quantise_inputs(program, options.activations, options.queue_of)
-    program, decoding = fuse_decoding(program, options.native, options.queue_of)
+    decoding: tuple[Rewritten, ...] = ()
+    if DEQUANTISE_MATMUL in options.fuse:
+        program, decoding = fuse_decoding(program, options.native, options.queue_of)
     composed = compose(program, options.native, options.queue_of)
     fused, joined = fuse(composed.program, options.fuse, options.native, options.queue_of)
     weights = tuple(stage.weights.buffers.values())

@@ -130,6 +130,20 @@ def test_what_a_fusion_saves_is_what_a_run_with_it_saves(places: Path, name: str
     assert found.launches_saved == -fused.report.passes[0].launches // 2
 
 
+def test_decoding_in_the_product_is_a_fusion_that_is_on(places: Path) -> None:
+    """Three layers of four products of int8 weights by row: decoded values are neither written nor read again."""
+    report = cover(job(places, "llama", weights="int8"))
+    found = next(item for item in report.fusions if item.name == "dequantise-matmul")
+    assert (found.is_on, found.places, found.launches_saved) == (True, 12, 12)
+    decoded = 2 * 3 * (96 * 48 + 48 * 64 + 112 * 48 + 48 * 56)
+    assert [saving.hbm_bytes for saving in found.savings] == [2 * decoded, 2 * decoded]
+    assert all(saving.time_ps is not None and saving.time_ps > 0 for saving in found.savings)
+    assert operator(report, "packed_matmul").status == "native"
+    composed = cover(job(places, "llama", "all,-packed_matmul", weights="int8"))
+    assert composed.complete and operator(composed, "dequantise").issues == 12
+    assert not any(item.mnemonic == "packed_matmul" for item in composed.operators)
+
+
 def test_bytes_that_fusions_save_by_hand(places: Path) -> None:
     """Three layers of 48 hidden and 56 wide, seven norms: what stood between is neither written nor read again."""
     report = cover(job(places, "llama"))

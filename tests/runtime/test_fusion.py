@@ -119,9 +119,9 @@ def test_a_fusion_without_a_place_is_told(places: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "names"),
     [
-        (None, ()),
+        (None, ("dequantise-matmul",)),
         ("none", ()),
-        ("all", ("norm-matmul", "swiglu", "rope-attention")),
+        ("all", ("dequantise-matmul", "norm-matmul", "swiglu", "rope-attention")),
         ("swiglu, norm-matmul", ("norm-matmul", "swiglu")),
     ],
 )
@@ -129,7 +129,9 @@ def test_names_are_taken_in_the_order_in_which_they_act(text: str | None, names:
     assert parse_fusions(text)[: len(names)] == names if text == "all" else parse_fusions(text) == names
 
 
-@pytest.mark.parametrize(("text", "says"), [("swigloo", "choose of norm-matmul, swiglu"), ("none,all", "exclude")])
+@pytest.mark.parametrize(
+    ("text", "says"), [("swigloo", "choose of dequantise-matmul, norm-matmul"), ("none,all", "exclude")]
+)
 def test_a_name_that_is_no_fusion_is_refused(text: str, says: str) -> None:
     with pytest.raises(ConfigError, match=f"--fuse .*{says}"):
         parse_fusions(text)
@@ -189,3 +191,12 @@ def test_refs_of_the_fused_product_are_those_of_norm_and_product() -> None:
     assert {ref for ref, _ in fused.refs()} == {Ref("o"), Ref("x"), Ref("w"), Ref("m")}
     assert made.blocks[0].locals == ()
     assert [change.old for change in rewritten] == [tuple(map(parse_instruction, (NORM, PRODUCT)))]
+
+
+def test_packed_weights_are_decoded_in_the_product_unless_told_otherwise(places: Path) -> None:
+    plain, fused = (run_job(job(places, "llama", name, weights="int8")) for name in ("none", None))
+    assert plain.logits is not None and fused.logits is not None
+    for key, rows in plain.logits.items():
+        np.testing.assert_array_equal(fused.logits[key], rows)
+    assert plain.report.passes == () and fused.report.passes[0].name == "fuse dequantise-matmul"
+    assert fused.report.totals.elapsed_ps < plain.report.totals.elapsed_ps

@@ -9,20 +9,30 @@ from ....isa.program import Program
 from ....isa.work import Unit
 from .fusions import FUSIONS
 from .rewrite import BlockEditor, Rewritten, with_blocks
-from .window import Window
+from .window import DEFAULT_FUSIONS, DEQUANTISE_MATMUL, Window
 
 ALL, NONE = "all", "none"
 
 
 def parse_fusions(text: str | None) -> tuple[str, ...]:
-    """The fusions that --fuse names, in the order in which they act; ConfigError for a name that is none."""
-    names = {name.strip() for name in (text or NONE).split(",") if name.strip()}
-    unknown = sorted(names - {ALL, NONE, *FUSIONS})
+    """The fusions that --fuse names, in the order in which they act; ConfigError for a name that is none.
+
+    Without --fuse they are the default ones, and with it those it names alone.
+    """
+    if text is None:
+        return DEFAULT_FUSIONS
+    names, known = {name.strip() for name in text.split(",") if name.strip()}, fusion_names()
+    unknown = sorted(names - {ALL, NONE, *known})
     if unknown:
-        raise ConfigError(f"--fuse {unknown[0]!r} is no fusion; choose of {', '.join(FUSIONS)}, or {ALL}, or {NONE}")
+        raise ConfigError(f"--fuse {unknown[0]!r} is no fusion; choose of {', '.join(known)}, or {ALL}, or {NONE}")
     if NONE in names and len(names) > 1:
         raise ConfigError(f"--fuse {text}: {NONE} and others exclude each other")
-    return tuple(name for name in FUSIONS if ALL in names or name in names)
+    return tuple(name for name in known if ALL in names or name in names)
+
+
+def fusion_names() -> tuple[str, ...]:
+    """All fusions in the order in which they act."""
+    return (DEQUANTISE_MATMUL, *FUSIONS)
 
 
 def fuse(
@@ -30,8 +40,11 @@ def fuse(
 ) -> tuple[Program, tuple[Rewritten, ...]]:
     """The program with these fusions applied wherever they can be, for a card that executes `native` mnemonics.
 
+    That of packed weights is made before what the card lacks is composed, by `packed.fuse_decoding`.
+
     ConfigError where the card has not the instruction that a fusion makes.
     """
+    names = [name for name in names if name in FUSIONS]
     if not names:
         return program, ()
     for name in names:

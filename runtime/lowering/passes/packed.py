@@ -29,6 +29,7 @@ from ....isa.quantised import DEQUANTISE
 from ....isa.tensor import MATMUL
 from ....isa.work import Unit
 from .rewrite import BlockEditor, Rewritten, with_blocks
+from .window import DEQUANTISE_MATMUL
 
 INPUT_SCALE = "input_scale"
 LARGEST = {"int8": 127.0, "fp8_e4m3": 448.0, "fp8_e5m2": 57344.0}
@@ -91,7 +92,7 @@ def fuse_decoding(
             if made.mnemonic in native:
                 fused[pair.second] = made
                 gone.add(pair.first)
-                done.append(Rewritten("fuse dequantise", block.name, (pair.decode, pair.product), (made,)))
+                done.append(Rewritten(f"fuse {DEQUANTISE_MATMUL}", block.name, (pair.decode, pair.product), (made,)))
         body = [
             editor.issue(fused[at]) if at in fused else issue for at, issue in enumerate(block.body) if at not in gone
         ]

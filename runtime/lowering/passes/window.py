@@ -89,6 +89,9 @@ class Fusion:
 
 
 FUSIONS: dict[str, Fusion] = {}
+# Acts before all others, wherever the card's products read packed weights: what their kernel libraries do.
+DEQUANTISE_MATMUL = "dequantise-matmul"
+DEFAULT_FUSIONS = (DEQUANTISE_MATMUL,)
 
 
 def fusion(name: str, makes: type[Instruction]) -> Callable[[Callable[[Window], Iterator[Found]]], Fusion]:
