@@ -21,11 +21,8 @@ from .builder import BlockBuilder, ProgramBuilder, buffer
 from .context import Mode
 from .held import Holding, PackedBuffer, space_of
 from .passes.packed import Activations
-<<<<<<< HEAD
-from .reach import KvPages, Reach, limited_reaches, reach_of
-=======
 from .passes.window import DEFAULT_FUSIONS
->>>>>>> 50aed39 (Decoding of packed weights in products is a fusion like the others, on by default; coverage follows the program that each step runs)
+from .reach import KvPages, Reach, limited_reaches, reach_of
 from .weights import WeightBuffer, WeightPlan
 
 EXTENTS = (
