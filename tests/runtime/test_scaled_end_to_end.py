@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from siltwin.isa.dtype import BF16, FP32
+from siltwin.isa.work import Unit
+from siltwin.models.checkpoint import open_checkpoint
 from siltwin.runtime.align import align
 from siltwin.runtime.job import Job
+from siltwin.runtime.layout import Layout
+from siltwin.runtime.lowering.lower import build
+from siltwin.runtime.lowering.stage import LoweringOptions
 from siltwin.runtime.plan import Variant
 from siltwin.runtime.routing import recorded
 from siltwin.runtime.run import RunResult, run_job
@@ -127,3 +134,14 @@ def test_layers_without_rope_see_all_and_layers_with_it_their_chunk(checkpoint) 
         if issue.instruction.mnemonic == "attention"
     ]
     assert chunks == [12, 0, 12, 12]
+
+
+def test_the_scale_of_embeddings_is_rounded_as_their_dtype_holds_it(checkpoint) -> None:
+    """The root of 3072 is 55.4256; in bf16 it is 55.5, and that is what Gemma's embeddings are scaled by."""
+    path, _ = checkpoint("gemma3_text")
+    wide = replace(open_checkpoint(path).graph, embedding_scale=3072**0.5)
+    for dtype, factor in ((BF16, 55.5), (FP32, float(np.float32(3072**0.5)))):
+        options = LoweringOptions(dtype, dtype, 16, dict.fromkeys(Unit, "q"))
+        program = build(wide, Layout(), 0, options).program
+        embed = next(block for block in program.blocks if block.name.startswith("embed"))
+        assert [i.instruction.factor for i in embed.body if i.instruction.mnemonic == "scale"] == [factor]
