@@ -21,11 +21,17 @@ sys.path.insert(0, str(Path(__file__).parent))
 from checkpoints import SIZES, reference, save  # noqa: E402
 from latent_checkpoints import LATENT_FAMILIES, save_latent  # noqa: E402
 from linear_checkpoints import LINEAR_FAMILIES, save_linear  # noqa: E402
+from scaled_checkpoints import SCALED_FAMILIES, save_scaled  # noqa: E402
 
 NEW_TOKENS = 24
 PROMPTS = [[(7 * index + 3 * length) % SIZES["vocab_size"] for index in range(length)] for length in (1, 9, 40, 70)]
 LAYOUTS = ["cp=2", "cp=4", "tp=2,cp=2", "dp=2,cp=2", "cp=2,pp=2", "tp=2,cp=2,pp=2", "dp=2,cp=2,tp=2"]
-DENSE = ["llama", "mistral", "qwen2", "gpt_oss"]
+DENSE = ["llama", "mistral", "qwen2", "gpt_oss", *SCALED_FAMILIES]
+SAVERS = {
+    **dict.fromkeys(LINEAR_FAMILIES, save_linear),
+    **dict.fromkeys(LATENT_FAMILIES, save_latent),
+    **dict.fromkeys(SCALED_FAMILIES, save_scaled),
+}
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +40,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory):
 
     def make(family: str):
         if family not in made:
-            saver = save_linear if family in LINEAR_FAMILIES else save_latent if family in LATENT_FAMILIES else save
-            path = saver(tmp_path_factory.mktemp("context"), family, 0)
+            path = SAVERS.get(family, save)(tmp_path_factory.mktemp("context"), family, 0)
             made[family] = path, [reference(path, prompt, NEW_TOKENS) for prompt in PROMPTS]
         return made[family]
 

@@ -26,6 +26,7 @@ from kimi_k3_statement import KimiK3  # noqa: E402
 
 NEW_TOKENS = 24
 LAYOUTS = ["tp=1", "tp=2", "tp=4", "pp=2", "pp=4", "tp=2,ep=2", "tp=4,pp=2", "dp=2,tp=2,pp=2", "tp=4,ep=4,pp=2"]
+LAYOUTS += ["cp=2", "tp=2,cp=2,pp=2"]
 PROMPTS = [[(7 * index + 3 * length) % SIZES["vocab_size"] for index in range(length)] for length in (1, 9, 40, 70)]
 PACKED = {"moe_intermediate_size": 32, "routed_expert_hidden_size": 64}
 # Each of K3's additions left out, and sizes that nothing divides.
