@@ -27,10 +27,12 @@ def mode_of(plan: JobPlan, portion: Portion) -> Mode:
     """How the replica that a portion is of computes a step: all its holders agree.
 
     Where every entry is one token, and none must bring its state from elsewhere, queries go to the shares of the cache;
-    else the shares come to the queries, as the job says.
+    else the shares come to the queries, as the job says. A choice among all cached tokens needs them together.
     """
     if plan.layout.cp == 1:
         return "whole"
+    if plan.chooses:
+        return "allgather"
     decodes = all(entry.count <= 1 for entry in portion.entries)
     if decodes and plan.has_states:
         owners = ((plan.ownership(entry.request), entry) for entry in portion.entries)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 
-from ..isa.errors import ConfigError, NotYetError
+from ..isa.errors import ConfigError
 from ..isa.instruction import split_even
 from ..models.blocks import DecoderLayer, Graph, Moe
 from ..models.fields import cut
@@ -303,14 +303,6 @@ def _of_stage(layout: Layout) -> str:
     return ",".join([f"tp={layout.tp}", *named])
 
 
-def _check_context(layout: Layout, graph: Graph) -> None:
-    sparse = any(getattr(layer.attention, "top_k", 0) for layer in graph.layers)
-    if layout.cp > 1 and sparse:
-        raise NotYetError(
-            f"layout {layout}: cp over sparse attention's choice comes with a later version; use tp and dp"
-        )
-
-
 def _check_stages(layout: Layout, graph: Graph) -> None:
     layers = len(graph.layers)
     if layout.split and sum(layout.split) != layers:
@@ -345,7 +337,6 @@ def check_layout(layout: Layout, graph: Graph, cluster_cards: int | None) -> Non
             f"choose tp from {', '.join(map(str, legal))}"
         )
     _check_stages(layout, graph)
-    _check_context(layout, graph)
     if cluster_cards is not None and layout.cards > cluster_cards:
         raise ConfigError(
             f"layout {layout} needs {layout.cards} cards and the cluster has {cluster_cards}; "

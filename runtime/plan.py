@@ -21,7 +21,7 @@ from .kv_cache import PAGE_TOKENS, PagePool, PagePools
 from .lanes import Lanes
 from .layout import AXES, Layout
 from .lowering.arena import plan_arena
-from .lowering.context import ALL_TOKENS, RETURNED, Mode, has_states
+from .lowering.context import ALL_TOKENS, RETURNED, Mode, chooses, has_states
 from .lowering.held import Holding
 from .lowering.lower import BuiltProgram, LoweredProgram, build, place
 from .lowering.passes.compose import refuse_missing
@@ -161,6 +161,9 @@ class JobPlan:
                 for start in range(0, request.cached_len, most):
                     count = min(most, request.cached_len - start)
                     steps.append(Step(0, "prefill", (Entry(request.index, start, count, False),)))
+        if self.chooses and self.layout.cp > 1:  # whose decode steps gather contexts, which grow
+            last = [(request.index, request.most_kv_tokens - 1) for request in self.requests()]
+            steps.append(Step(0, "decode", tuple(Entry(index, start, 1, True) for index, start in last)))
         return [portion for step in steps for portion in portions(self, step)]
 
     @cached_property
@@ -173,6 +176,11 @@ class JobPlan:
     def has_states(self) -> bool:
         """Whether some layer keeps a state of fixed size for each sequence."""
         return has_states(self.graph)
+
+    @cached_property
+    def chooses(self) -> bool:
+        """Whether some layer attends to tokens that it chooses among all cached ones."""
+        return chooses(self.graph)
 
     def ownership(self, request: int) -> Ownership:
         """Which share of the context owns each position of a request."""

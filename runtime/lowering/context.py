@@ -50,6 +50,11 @@ def has_states(graph: Graph) -> bool:
     return any(isinstance(layer.attention, DeltaNet) for layer in graph.layers)
 
 
+def chooses(graph: Graph) -> bool:
+    """Whether some layer attends to tokens that it chooses among all cached ones."""
+    return any(isinstance(layer.attention, LatentAttention) and layer.attention.top_k for layer in graph.layers)
+
+
 def share_rows(turn: int) -> str:
     """Rows of the share of the cache that is here after `turn` turns of the ring."""
     return f"share.{turn}"

@@ -15,6 +15,7 @@ from ...isa.tensor import MATMUL
 from ...models.blocks import LatentAttention, Projection
 from .attention import lower_rope
 from .builder import BlockBuilder, buffer
+from .spread import over_context
 from .stage import Stage
 
 
@@ -49,15 +50,10 @@ def lower_choice(
             dst=chosen,
             q=queries,
             weights=weights,
-            cache=held,
-            tables=block.param("tables", stage.inputs.tables),
-            q_lens=block.param("q_lens", stage.inputs.q_lens),
-            kv_lens=block.param("kv_lens", stage.inputs.kv_lens),
-            q_extent="q_lens",
-            kv_extent="kv_lens",
             heads=indexer.heads,
             dim=indexer.dim,
             scale=indexer.scale,
+            **over_context(stage, block, held, indexer.dim, "index_share"),
         )
     )
     return chosen

@@ -12,7 +12,7 @@ from ...isa.instruction import Instruction
 from ...isa.link import ALL_TO_ALL
 from ...isa.operands import Ref
 from ...isa.partial import MERGE_PARTS
-from ...isa.program import Buffer, Space
+from ...isa.program import Space
 from ...isa.ragged import ALL_GATHER_ROWS
 from . import context as names
 from .builder import BlockBuilder, buffer
@@ -58,25 +58,46 @@ class Attend:
 
 def attend(stage: Stage, block: BlockBuilder, how: Attend, cache: Ref, dst: Ref) -> None:
     """dst = attention of this rank's queries over all that their sequences have cached, on whatever share."""
-    if stage.options.mode == "whole":
-        block.emit(
-            how.whole(
-                dst=dst,
-                queries=how.cut(how.queries),
-                cache=cache,
-                tables=block.param("tables", how.reach.named(stage.inputs.tables)),
-                q_lens=block.param("q_lens", stage.inputs.q_lens),
-                kv_lens=block.param("kv_lens", stage.inputs.kv_lens),
-                q_extent="q_lens",
-                kv_extent="kv_lens",
-            )
-        )
+    if stage.options.mode in ("whole", "allgather"):
+        operands = over_context(stage, block, cache, how.row, "share")
+        block.emit(how.whole(dst=dst, queries=how.cut(how.queries), **operands))
     else:
         _Spread(stage, block, how).lower(cache, dst)
 
 
+def over_context(stage: Stage, block: BlockBuilder, cache: Ref, row: int, label: str) -> dict[str, Any]:
+    """A cache as instructions over paged sequences read it, where none has only a share: tables, lengths and extents.
+
+    Shares that come together are laid out in order of positions; then each run of positions that this rank computes is
+    a sequence of its own. `label` tells the caches of one block apart.
+    """
+    if stage.options.mode == "whole":
+        inputs = {name: block.param(name, getattr(stage.inputs, name)) for name in ("tables", "q_lens", "kv_lens")}
+        return {"cache": cache, **inputs, "q_extent": "q_lens", "kv_extent": "kv_lens"}
+    inputs = {one.name: one for one in names.attention_inputs("allgather", stage.layout.cp, [Kind()])}
+    for name in (names.share_rows(0), names.GATHERED, names.CONTEXT_PAGES, names.CONTEXT_COLUMNS, names.PIECES):
+        stage.program.scalar(name)
+    dtype = stage.options.kv_dtype
+    share = block.local(label, dtype, names.share_rows(0), row)
+    block.emit(GATHER(dst=share, src=cache, index=block.param("share_rows", inputs["share_rows"])))
+    gathered = block.local(f"{label}.all", dtype, names.GATHERED, row)
+    counts = block.extent("shares.extent", "shares")
+    block.emit(ALL_GATHER_ROWS(dst=gathered, src=share, group=stage.group("cp"), counts=counts))
+    pages = (names.CONTEXT_PAGES, stage.options.page_tokens, row)
+    whole = block.param(f"{label}.context", buffer(f"context.{row}", Space.ACTIVATION, dtype, *pages))
+    block.emit(SCATTER(dst=whole, src=gathered, index=block.param("context_rows", inputs["context_rows"])))
+    return {
+        "cache": whole,
+        "tables": block.param("context_tables", inputs["context_tables"]),
+        "q_lens": block.param("piece_lens", inputs["piece_lens"]),
+        "kv_lens": block.param("context_lens", inputs["context_lens"]),
+        "q_extent": block.extent("piece_lens.extent", "piece_lens"),
+        "kv_extent": block.extent("context_lens.extent", "context_lens"),
+    }
+
+
 class _Spread:
-    """The lowerings of one attention over shares of a context."""
+    """The lowerings of one attention over shares of a context that stay apart."""
 
     def __init__(self, stage: Stage, block: BlockBuilder, how: Attend) -> None:
         self.stage, self.block, self.how = stage, block, how
@@ -88,8 +109,6 @@ class _Spread:
         """dst = attention by the mode of the step."""
         if self.stage.options.mode == "ring":
             self._ring(cache, dst)
-        elif self.stage.options.mode == "allgather":
-            self._allgather(cache, dst)
         else:
             self._decode(cache, dst)
 
@@ -149,34 +168,6 @@ class _Spread:
             )
             share = following or share
         self._merge(dst, parts, 1)
-
-    def _allgather(self, cache: Ref, dst: Ref) -> None:
-        """All shares come together, are laid out in order of positions, and attended to as one cache."""
-        stage, block, how = self.stage, self.block, self.how
-        for name in (names.GATHERED, names.CONTEXT_PAGES, names.CONTEXT_COLUMNS, names.PIECES):
-            stage.program.scalar(name)
-        share = self._own_share(cache)
-        gathered = block.local("gathered", stage.options.kv_dtype, names.GATHERED, how.row)
-        block.emit(ALL_GATHER_ROWS(dst=gathered, src=share, group=self.group, counts=self._extent("shares")))
-        whole = block.param("context", self._context())
-        block.emit(SCATTER(dst=whole, src=gathered, index=self._input("context_rows")))
-        block.emit(
-            how.whole(
-                dst=dst,
-                queries=how.cut(how.queries),
-                cache=whole,
-                tables=self._input("context_tables"),
-                q_lens=self._input("piece_lens"),
-                kv_lens=self._input("context_lens"),
-                q_extent=self._extent("piece_lens"),
-                kv_extent=self._extent("context_lens"),
-            )
-        )
-
-    def _context(self) -> Buffer:
-        options = self.stage.options
-        dims = (names.CONTEXT_PAGES, options.page_tokens, self.how.row)
-        return buffer(f"context.{self.how.row}", Space.ACTIVATION, options.kv_dtype, *dims)
 
     def _decode(self, cache: Ref, dst: Ref) -> None:
         """All queries come to every share, whose parts go back to where the queries came from."""

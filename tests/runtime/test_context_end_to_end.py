@@ -19,7 +19,7 @@ from siltwin.runtime.run import RunResult, run_job
 
 sys.path.insert(0, str(Path(__file__).parent))
 from checkpoints import SIZES, reference, save  # noqa: E402
-from latent_checkpoints import LATENT_FAMILIES, save_latent  # noqa: E402
+from latent_checkpoints import LATENT_FAMILIES, SPARSE_FAMILIES, save_latent  # noqa: E402
 from linear_checkpoints import LINEAR_FAMILIES, save_linear  # noqa: E402
 from scaled_checkpoints import SCALED_FAMILIES, save_scaled  # noqa: E402
 
@@ -29,7 +29,7 @@ LAYOUTS = ["cp=2", "cp=4", "tp=2,cp=2", "dp=2,cp=2", "cp=2,pp=2", "tp=2,cp=2,pp=
 DENSE = ["llama", "mistral", "qwen2", "gpt_oss", *SCALED_FAMILIES]
 SAVERS = {
     **dict.fromkeys(LINEAR_FAMILIES, save_linear),
-    **dict.fromkeys(LATENT_FAMILIES, save_latent),
+    **dict.fromkeys([*LATENT_FAMILIES, *SPARSE_FAMILIES], save_latent),
     **dict.fromkeys(SCALED_FAMILIES, save_scaled),
 }
 
@@ -101,6 +101,13 @@ def test_chunked_prefill_and_mixed_batches_give_the_same_logits(checkpoint, pref
 def test_experts_stand_on_the_cards_of_all_shares(checkpoint, layout: str) -> None:
     path, expected = checkpoint("mixtral")
     check(run(path, layout), expected)
+
+
+@pytest.mark.parametrize("layout", ["cp=2", "tp=2,cp=2,pp=2"])
+@pytest.mark.parametrize("family", SPARSE_FAMILIES)
+def test_the_choice_of_sparse_attention_is_among_all_tokens_of_all_shares(checkpoint, family: str, layout: str) -> None:
+    path, expected = checkpoint(family)
+    check(run(path, layout, chunk_tokens=50), expected)
 
 
 # transformers' chunked form of the delta rule is itself 1e-4 from its recurrent one, which test_linear_end_to_end shows
