@@ -72,8 +72,8 @@ def over_context(stage: Stage, block: BlockBuilder, cache: Ref, row: int, label:
     a sequence of its own. `label` tells the caches of one block apart.
     """
     if stage.options.mode == "whole":
-        inputs = {name: block.param(name, getattr(stage.inputs, name)) for name in ("tables", "q_lens", "kv_lens")}
-        return {"cache": cache, **inputs, "q_extent": "q_lens", "kv_extent": "kv_lens"}
+        held = {name: block.param(name, getattr(stage.inputs, name)) for name in ("tables", "q_lens", "kv_lens")}
+        return {"cache": cache, **held, "q_extent": "q_lens", "kv_extent": "kv_lens"}
     inputs = {one.name: one for one in names.attention_inputs("allgather", stage.layout.cp, [Kind()])}
     for name in (names.share_rows(0), names.GATHERED, names.CONTEXT_PAGES, names.CONTEXT_COLUMNS, names.PIECES):
         stage.program.scalar(name)
