@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from ..isa.dtype import DType
 from ..isa.errors import ConfigError
 from .align_ask import PLAIN, AlignAsk
 from .align_sequences import Asked, sequences_of
 from .computed import Ours, compute, joined, places_of, through
 from .curve import drift_curve
-from .drift import TOLERANCE_OF, TOLERANCES, Outputs, coarsest, compare, drifts
+from .drift import TOLERANCE_OF, Outputs, bounds_of, compare, drifts
 from .extremes import LARGE, enlarged, ordinary
+from .held_inputs import input_codes
 from .held_reference import held_checkpoint
 from .job import Job
 from .judging import Judged, Sides, hints, judge, with_rounding
@@ -93,8 +93,8 @@ def _align(prepared: Prepared, ask: AlignAsk) -> _Aligned:
         _check_forcing(prepared, reference)
     ours, requests = compute(prepared)
     choices = ours.choices if ask.forced_routing else None
-    rounding = _rounding(prepared)
-    tolerance = TOLERANCES[rounding.name]
+    reference.quantise_inputs(input_codes(prepared.plan, ours.input_scales))
+    rounding, tolerance = bounds_of(prepared.plan)
 
     def rounded() -> Outputs:
         reference.show_rounding(rounding)
@@ -106,11 +106,6 @@ def _align(prepared: Prepared, ask: AlignAsk) -> _Aligned:
     sides = with_rounding(sides, tolerance, rounded)
     name = reference.name if checkpoint is prepared.checkpoint else f"{reference.name}, on the weights as held"
     return _Aligned(ours, requests, sides, judge(sides, tolerance), tolerance, name)
-
-
-def _rounding(prepared: Prepared) -> DType:
-    """The coarsest of the dtypes that a job rounds to."""
-    return coarsest(prepared.plan.dtype, prepared.plan.kv_dtype)
 
 
 def _check_forcing(prepared: Prepared, reference: Reference) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -30,13 +30,14 @@ class Ours:
     """What the emulated cards computed: for each request, the residual stream by layer, and logits, by position.
 
     `routes` are what every expert layer's router chose, cached tokens included; `not_finite` is the first number that
-    was not finite.
+    was not finite, `input_scales` those that a calibration found for inputs, by buffer.
     """
 
     layers: dict[tuple[int, int], list[Array]]
     logits: dict[int, list[Array]]
     routes: dict[int, dict[int, Routes]]
     not_finite: NotFinite | None = None
+    input_scales: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def choices(self) -> Forced:
@@ -83,6 +84,7 @@ def compute(prepared: Prepared, follow: Sequence[Request] | None = None) -> tupl
             memory.release(request, 0)
     ours.routes = {request.index: tap.of(request.index) for request in requests}
     ours.not_finite = watch.found
+    ours.input_scales = numbers.input_scales
     return ours, requests
 
 

@@ -78,9 +78,9 @@ class Numbers:
         self.plan, self.checkpoint, self.seed = plan, checkpoint, seed
         layout = plan.layout
         self.payload = Payload(choose, debug=debug, inspect=inspect, max_bound=IMAGES_KEPT * max(21, layout.cards))
-        self._scales: Scales = {}
+        self.input_scales: Scales = {}
         if plan.activations is not None and plan.activations.scales == "static":
-            self._scales = input_scales(plan, self._probe)
+            self.input_scales = input_scales(plan, self._probe)
         self._constants = {twin: self._load(twin) for twin in set(plan.twins)}
         self._resident = {rank: self._constants[plan.twins[rank]] | self._caches(rank) for rank in range(layout.cards)}
         self._arenas = {
@@ -96,8 +96,8 @@ class Numbers:
         for weight in lowered.weights:
             arrays |= {weight.name: self._weight(weight)} if weight.packed is None else self._packed(weight)
         for buffer in lowered.program.buffers:
-            if buffer.name in self._scales:
-                arrays[buffer.name] = np.array([[self._scales[buffer.name]]], np.float32)
+            if buffer.name in self.input_scales:
+                arrays[buffer.name] = np.array([[self.input_scales[buffer.name]]], np.float32)
         for index, rope in enumerate(rope_tables(self.plan.graph)):
             arrays |= self._rope_table(rope, table_names(index), lowered.program.buffer)
         return arrays

@@ -15,6 +15,8 @@ from ..isa.instruction import Array
 from ..models.blocks import Graph, Moe, Router
 from ..models.checkpoint import Checkpoint
 from ..models.config import read_json
+from .held_inputs import InputCodes
+from .reference_inputs import codes_by_parameter, quantised_inputs
 from .reference_kimi_k3 import KimiK3Reference
 from .reference_routing import routers_of, watched
 from .reference_run import NOTHING, ROUNDED, ReferenceRun
@@ -42,6 +44,9 @@ class Reference(Protocol):
     def show_rounding(self, dtype: DType) -> None:
         """Compute from now on in `dtype` (for fp32 in float64): the difference shows what rounding to it does."""
 
+    def quantise_inputs(self, codes: Mapping[str, Sequence[InputCodes]]) -> None:
+        """Round from now on the inputs of products with these tensors to codes, as the cards do."""
+
 
 def open_reference(checkpoint: Checkpoint) -> Reference:
     """The reference of a checkpoint's family: transformers, or the entry of FAMILIES where that has no such class."""
@@ -67,6 +72,8 @@ class TransformersReference:
         self._routers = routers_in(checkpoint.graph)
         self._modules = routers_of(self._model.model.layers, self._routers)
         self.routed_layers = frozenset(self._modules)
+        self._graph = checkpoint.graph
+        self._inputs: dict[str, Sequence[InputCodes]] = {}
 
     def run(self, ids: Sequence[int], longest: int = 0, forced: Mapping[int, Array] = NOTHING) -> ReferenceRun:
         """A full forward pass over a sequence, without a cache.
@@ -88,7 +95,8 @@ class TransformersReference:
         body = self._model.model
         hooks = [module.register_forward_hook(watch) for module in (body.embed_tokens, *body.layers)]
         try:
-            with torch.no_grad(), watched(torch, self._modules, self._routers, forced) as routes:
+            inputs = quantised_inputs(torch, self._model, self._inputs) if self._inputs else contextlib.nullcontext()
+            with torch.no_grad(), inputs, watched(torch, self._modules, self._routers, forced) as routes:
                 logits = self._model(torch.tensor([tokens])).logits[0, : len(ids)].float().numpy()
         finally:
             for hook in hooks:
@@ -105,6 +113,10 @@ class TransformersReference:
         kind = getattr(self._torch, ROUNDED[dtype.name])
         for parameter in self._model.parameters():
             parameter.data = parameter.data.to(kind)
+
+    def quantise_inputs(self, codes: Mapping[str, Sequence[InputCodes]]) -> None:
+        """Round from now on the inputs of products with these tensors to codes, as the cards do."""
+        self._inputs = codes_by_parameter(self._model, self._graph, codes)
 
 
 @contextlib.contextmanager

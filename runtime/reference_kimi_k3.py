@@ -15,6 +15,8 @@ from ..isa.dtype import FP32, DType
 from ..isa.errors import ConfigError
 from ..isa.instruction import Array
 from ..models.checkpoint import Checkpoint
+from .held_inputs import InputCodes
+from .reference_inputs import rounded_rows
 from .reference_run import NOTHING, ROUNDED, ReferenceRun
 from .routes import Routes
 
@@ -41,6 +43,7 @@ class KimiK3Reference:
         kinds = enumerate(self._config["mlp_layer_types"])
         self.routed_layers = frozenset(index for index, kind in kinds if kind == "sparse")
         self._routes: dict[int, Routes] = {}
+        self._inputs: Mapping[str, Sequence[InputCodes]] = {}
         self._forced: Mapping[int, Array] = NOTHING
         self._eps = self._config["rms_norm_eps"]
 
@@ -86,7 +89,13 @@ class KimiK3Reference:
         head = "model.embed_tokens" if c["tie_word_embeddings"] else "lm_head"
         return self._linear(x, head)
 
+    def quantise_inputs(self, codes: Mapping[str, Sequence[InputCodes]]) -> None:
+        """Round from now on the inputs of products with these tensors to codes, as the cards do."""
+        self._inputs = codes
+
     def _linear(self, x: Any, name: str) -> Any:
+        codes = self._inputs.get(f"{name}.weight")
+        x = x if codes is None else rounded_rows(self._torch, x, codes)
         return x @ self._tensors[f"{name}.weight"].T
 
     def _rms(self, x: Any, name: str, eps: float | None = None) -> Any:

@@ -282,3 +282,31 @@ def test_all_of_it_is_shown_within_80_columns_and_written_as_json(llama: Path, t
     extreme = CliRunner().invoke(cli, ["align", str(llama), "--extreme", "--dtype", "bf16"])
     assert extreme.exit_code == 0 and "Extreme inputs, each by itself" in extreme.output
     assert max(map(len, extreme.output.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("calibrate", [None, "64"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("family", ["llama", "qwen3_moe", "gpt_oss"])
+def test_products_of_codes_by_codes_align_with_inputs_rounded_as_the_cards_round_them(
+    tmp_path: Path, family: str, dtype: str, calibrate: str | None
+) -> None:
+    sizes = {"llama": SIZES, "qwen3_moe": MOE, "gpt_oss": SIZES | {"num_local_experts": 6}}[family]
+    path = save(tmp_path, family, 0, **sizes)
+    asked = job(path, dtype, weights="int8", activations="int8", calibrate=calibrate, layout="tp=2,dp=2")
+    report = align(asked, AlignAsk(forced_routing=family != "llama"))
+    assert report.verdict == "aligned"
+    if dtype == "float32":  # most positions agree to the last bits: one code more or less is what the others have
+        assert (report.layers[1].rms_rel or 1) < 2e-3
+        assert report.cost is not None and (report.cost.logits.rms_rel or 0) > 3 * (report.logits.rms_rel or 1)
+
+
+def test_a_fault_beside_quantised_inputs_is_named(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fault(config: Weights, weights: Weights) -> None:
+        weights["model.layers.1.self_attn.v_proj.weight"][:4] *= -1
+
+    damaged = plant(llama, tmp_path / "damaged", fault, monkeypatch)
+    held = align_room.held_checkpoint
+    monkeypatch.setattr(align_room, "held_checkpoint", lambda plan, _: held(plan, open_checkpoint(llama)))
+    monkeypatch.setattr(align_room, "open_reference", open_reference)
+    report = align(job(damaged, "bfloat16", weights="int8", activations="int8"))
+    assert (report.verdict, report.first_drift) == ("drifted", "layer 1")
