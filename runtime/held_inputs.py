@@ -52,7 +52,7 @@ def input_codes(plan: JobPlan, scales: Mapping[str, float]) -> dict[str, tuple[I
     if plan.activations is None:
         return {}
     for rank in dict.fromkeys(plan.twins):
-        built = plan.built(rank, True)
+        built = plan.built(rank, plan.variants[0])
         weights = {weight.name: weight for weight in built.weights}
         for call in built.program.calls:
             block = built.program.block[call.block]
