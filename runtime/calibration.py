@@ -13,11 +13,11 @@ import numpy as np
 from ..emulator.kernels.binding import Thunk
 from ..emulator.payload import Inspect, Site
 from ..isa.errors import ConfigError
-from ..isa.products import PACKED_GROUPED_MATMUL, PACKED_MATMUL
+from ..isa.experts import GROUPED_MATMUL
 from ..models.checkpoint import Checkpoint
 from ..models.paths import is_there
 from .kv_cache import PagePools
-from .lowering.passes.packed import LARGEST, scale_beside
+from .lowering.passes.packed import LARGEST, pairs, scale_beside
 from .plan import JobPlan, Lengths
 from .scheduler import Request, Step
 
@@ -86,7 +86,8 @@ def _of_text(path: Path, checkpoint: Checkpoint) -> tuple[tuple[int, ...], ...]:
 def input_scales(plan: JobPlan, compute: Callable[[JobPlan, Inspect], Computes]) -> Scales:
     """The scale that brings the largest input of each product over the calibration set to the largest code.
 
-    The set runs with inputs as they are; what several ranks multiply by parts of one weight has one scale.
+    The set runs with inputs as they are, weights decoded by instructions of their own; what several ranks multiply by
+    parts of one weight has one scale.
     """
     assert plan.activations is not None
     probe = replace(
@@ -115,15 +116,17 @@ def input_scales(plan: JobPlan, compute: Callable[[JobPlan, Inspect], Computes])
 
 def _watch(site: Site, peaks: dict[str, np.float32]) -> Thunk | None:
     """After a product with packed weights: the largest magnitude that it has been given, by the scale's buffer."""
-    product, memory = site.instruction, site.memory
-    if not isinstance(product, PACKED_MATMUL | PACKED_GROUPED_MATMUL):
+    memory = site.memory
+    pair = next((pair for pair in pairs(site.block) if pair.second == site.position), None)
+    if pair is None:
         return None
-    name = scale_beside(site.image.program.calls[site.call], site.block, product.codes.buffer)
+    product = pair.product
+    name = scale_beside(site.image.program.calls[site.call], site.block, pair.decode.codes.buffer)
 
     def look() -> None:
         values = np.abs(memory.get(product.a))
-        if isinstance(product, PACKED_GROUPED_MATMUL):
-            experts = memory.shape(product.codes)[0]
+        if isinstance(product, GROUPED_MATMUL):
+            experts = memory.shape(product.w)[0]
             values = values[: int(memory.get(product.counts)[product.at : product.at + experts].sum())]
         peaks[name] = max(peaks.get(name, np.float32(0)), values.max(initial=np.float32(0)))
 
