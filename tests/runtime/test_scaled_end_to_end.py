@@ -25,6 +25,7 @@ from siltwin.runtime.run import RunResult, run_job
 sys.path.insert(0, str(Path(__file__).parent))
 from checkpoints import SIZES, reference  # noqa: E402
 from scaled_checkpoints import SCALED_FAMILIES, save_scaled  # noqa: E402
+from test_quantised_weights import decoded  # noqa: E402
 
 NEW_TOKENS = 24
 LAYOUTS = ["tp=1", "tp=2", "tp=4", "pp=3", "tp=2,pp=2"]
@@ -145,3 +146,24 @@ def test_the_scale_of_embeddings_is_rounded_as_their_dtype_holds_it(checkpoint) 
         program = build(wide, Layout(), 0, options).program
         embed = next(block for block in program.blocks if block.name.startswith("embed"))
         assert [i.instruction.factor for i in embed.body if i.instruction.mnemonic == "scale"] == [factor]
+
+
+@pytest.mark.parametrize(
+    ("family", "asked", "scheme", "layout"),
+    [
+        ("llama4_text", {"weights": "int8"}, "int8_channel", "tp=4,ep=2"),
+        ("llama4_text", {"weights": "int4", "group": 32}, "int4_g32", "tp=2,pp=2"),
+        ("gemma3_text", {"weights": "mxfp4"}, "mxfp4", "tp=2"),
+    ],
+)
+def test_quantised_on_loading_the_numbers_are_those_of_the_decoded_weights(
+    tmp_path: Path, family: str, asked: dict[str, Any], scheme: str, layout: str
+) -> None:
+    """Llama 4's experts lie [in, out], all gates before all ups: each output is a row of the scheme."""
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "intermediate_size_mlp": 192, "head_dim": 16}
+    if family == "gemma3_text":
+        del sizes["intermediate_size_mlp"]
+    path = save_scaled(tmp_path, family, 0, **sizes)
+    plain = decoded(path, scheme)
+    result = run(path, layout, max_new_tokens=4, **asked)
+    check(result, [reference(plain, prompt, 4) for prompt in PROMPTS])
