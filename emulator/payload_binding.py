@@ -32,6 +32,7 @@ LEFT_UNDEFINED = {
     ("regroup", Role.OUT),
     ("grouped_matmul", Role.OUT),
     ("grouped_gated", Role.OUT),
+    ("fused_grouped_matmul", Role.OUT),
     ("packed_grouped_matmul", Role.OUT),
     ("quantised_grouped_matmul", Role.OUT),
     ("grouped_quantise", Role.OUT),

@@ -15,6 +15,7 @@ import numpy as np
 from .arithmetic import Arithmetic
 from .dma import COPY, SCATTER
 from .dtype import decode
+from .experts import GROUPED_GATED, GROUPED_MATMUL, local_counts
 from .instruction import (
     Array,
     Instruction,
@@ -125,14 +126,17 @@ def check_parts(fused: Fused, t: Shapes) -> None:
         part.check(inner)
 
 
-def work_of_parts(fused: Fused, s: Sizes) -> Work:
-    """The parts' operations, and their bytes without those of the buffers between."""
+def work_of_parts(fused: Fused, s: Sizes, used: int | None = None) -> Work:
+    """The parts' operations, and their bytes without those of the buffers between.
+
+    Of these buffers all rows are used, or only `used` of them.
+    """
     parts = fused.parts(s)
     inner = InnerShapes(s, parts.between)
     works = tuple(part.work(inner) for part in parts.instructions)
     own = [(ref, role) for part in parts.instructions for ref, role in part.refs() if ref.buffer in parts.between]
     read, written = (
-        sum(bytes_of(inner, ref) for ref, role in own if role is not other) for other in (Role.OUT, Role.IN)
+        sum(_bytes(inner, ref, used) for ref, role in own if role is not other) for other in (Role.OUT, Role.IN)
     )
     (dtype,) = {work.dtype for work in works if work.unit is Unit.TENSOR}
     return Work(
@@ -143,6 +147,12 @@ def work_of_parts(fused: Fused, s: Sizes) -> Work:
         dtype=dtype,
         shape=FusedShape(works),
     )
+
+
+def _bytes(inner: InnerShapes, ref: Ref, used: int | None) -> int:
+    if used is None:
+        return bytes_of(inner, ref)
+    return inner.type_of(ref).dtype.bytes_of(used * inner.shape(ref)[-1])
 
 
 def execute_parts(fused: Fused, m: Memory) -> None:
@@ -207,6 +217,45 @@ class FUSED_MATMUL(Instruction, opcode=0xA8, unit=Unit.TENSOR):
         execute_parts(self, m)
 
 
+class FUSED_GROUPED_MATMUL(Instruction, opcode=0xAA, unit=Unit.TENSOR):
+    """grouped_gated of a grouped_matmul: rows of each expert times its gate and up halves, gated, half as wide."""
+
+    dst: Out
+    a: In
+    w: In
+    bias: OptionalIn
+    counts: In
+    extent: ExtentName
+    at: int
+    activation: Activation
+
+    def _experts(self, t: Shapes) -> int:
+        experts = t.type_of(self.w).shape[0]
+        require(isinstance(experts, int), self, f"w is {t.type_of(self.w)}, must be [experts, n, k]")
+        return int(experts)
+
+    def parts(self, t: Shapes) -> Parts:
+        """The grouped product, and the gate over the same rows."""
+        wide = (*t.type_of(self.a).shape[:-1], *t.type_of(self.w).shape[1:2])
+        halves, rows = Ref("fused/halves"), (self.counts, self.extent, self.at)
+        made = (
+            GROUPED_MATMUL(halves, self.a, self.w, self.bias, *rows),
+            GROUPED_GATED(self.dst, halves, *rows, self._experts(t), self.activation),
+        )
+        return Parts({halves.buffer: TensorType(t.type_of(self.dst).dtype, wide)}, made)
+
+    def check(self, t: Shapes) -> None:
+        require_apart(self, self.dst, self.a)
+        check_parts(self, t)
+
+    def work(self, s: Sizes) -> Work:
+        rows = local_counts(self, s, self.extent, self.at, self._experts(s), s.shape(self.a)[0])
+        return work_of_parts(self, s, sum(rows))
+
+    def execute(self, m: Memory) -> None:
+        execute_parts(self, m)
+
+
 class ROPE_ATTENTION(Instruction, opcode=0xA9, unit=Unit.TENSOR):
     """The rope of queries and keys, the scatter of keys and values into the cache, and attention, in one.
 
@@ -245,7 +294,7 @@ class ROPE_ATTENTION(Instruction, opcode=0xA9, unit=Unit.TENSOR):
         q, both = Ref(turned, 0, queries), Ref(turned, 0, queries + keys)
         cached = Ref(turned, queries, self.kv_heads * (self.qk_dim + self.v_dim))
         rotation = (self.cos, self.sin, self.positions, self.qk_dim, self.rotary_dim, self.interleaved)
-        own = {name: getattr(self, name) for name in ATTENTION.operands if name != "q"}
+        own = {name: getattr(self, name) for name in ATTENTION.operands if name in self.operands}
         made = (
             COPY(Ref(turned), self.qkv),
             ROPE(both, *rotation),

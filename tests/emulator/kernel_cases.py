@@ -18,7 +18,7 @@ from siltwin.isa.formats.form import form_of, parse_form
 from siltwin.isa.formats.packing import pack_words
 from siltwin.isa.formats.quantise import quantise
 from siltwin.isa.formats.scheme import SCHEMES
-from siltwin.isa.fused import FUSED_MATMUL, ROPE_ATTENTION
+from siltwin.isa.fused import FUSED_GROUPED_MATMUL, FUSED_MATMUL, ROPE_ATTENTION
 from siltwin.isa.instruction import Instruction, TensorType
 from siltwin.isa.latent import LATENT_ATTENTION
 from siltwin.isa.meaning import ArrayMemory
@@ -802,6 +802,20 @@ def packed_product(scheme: str, experts: int = 0, **parts: int) -> Callable[...,
     return made
 
 
+def fused_grouped_matmul(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    counts, k = grouped_rows(rng, m), n + 3
+    total = int(counts[1:].sum()) + 2
+    entries = {
+        "o": (d, numbers(rng, d, total, n)),
+        "a": (d, numbers(rng, d, total, k)),
+        "w": (d, numbers(rng, d, 5, 2 * n, k)),
+        "c": (INT32, counts),
+    }
+    instruction = FUSED_GROUPED_MATMUL(Ref("o"), Ref("a"), Ref("w"), None, Ref("c"), "e", 1, "silu")
+    extents = {"e": tuple(counts.tolist())}
+    return build(instruction, entries, ulps=8, fp32_ulps=64, floor=2e-6 if d is FP32 else 2e-2, extents=extents)
+
+
 def rope_attention(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
     """Heads 4 on 2 of 8 elements: new rows, rotated, go to free slots of the pages that the tables name."""
     case = attention_case(rng, d, [m, 1], [m + n // 2, n], window=n // 2 if m % 2 else 0)
@@ -970,6 +984,7 @@ CASES: dict[str, Callable[[np.random.Generator, DType, int, int], Case]] = {
     "fused_matmul": fused_matmul("rms", "none"),
     "fused_matmul add": fused_matmul("add", "silu"),
     "fused_matmul gated": fused_matmul("none", "gelu_tanh"),
+    "fused_grouped_matmul": fused_grouped_matmul,
     "rope_attention": rope_attention,
     "gated_delta": gated_delta,
 }

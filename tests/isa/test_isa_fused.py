@@ -103,3 +103,12 @@ def test_rope_attention_reads_rows_once_and_writes_the_cache(bench: Any) -> None
     # qkv; positions and two rows of two tables; slots; the cached rows of 13 tokens
     assert found.read_bytes == 2 * 5 * 32 + (4 * 5 + 2 * 2 * 5 * 2) + 4 * 5 + 2 * 13 * 16
     assert found.write_bytes == 2 * 5 * 16 + 2 * 5 * 16  # five rows into the cache, and the result
+
+
+def test_only_the_rows_of_experts_count_between_product_and_gate(bench: Any) -> None:
+    text = "fused_grouped_matmul dst=%o a=%a w=%w bias=- counts=%c extent=q_lens at=1 activation=silu"
+    kinds = {"o": "bf16[t, 6]", "a": "bf16[t, 8]", "w": "bf16[3, 12, 8]", "c": "int32[4]"}
+    found = bench.work(text, extents={"t": (20,), "q_lens": (9, 4, 0, 3)}, **kinds)
+    assert found.read_bytes == 2 * (7 * 8 + 2 * 12 * 8)  # seven rows, and the matrices of two experts
+    assert found.write_bytes == 2 * 7 * 6
+    assert found.ops == 2 * 7 * 12 * 8 + 6 * 7 * 6

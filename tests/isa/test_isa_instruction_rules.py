@@ -191,6 +191,10 @@ LEGAL: dict[str, tuple[str, str]] = {
         "dst=%d slots=%s x=%x ids=%i extent=q_lens first=4 experts=4 part=1 parts=2",
         "d: bf16[n, 4]; s: int32[t, 3]; x: bf16[t, 4]; i: int32[t, 3]",
     ),
+    "fused_grouped_matmul": (
+        "dst=%d a=%a w=%w bias=%b counts=%c extent=q_lens at=4 activation=silu",
+        "d: bf16[n, 4]; a: bf16[n, 4]; w: bf16[4, 8, 4]; b: bf16[4, 8]; c: int32[16]",
+    ),
     "grouped_matmul": (
         "dst=%d a=%a w=%w bias=%b counts=%c extent=q_lens at=4",
         "d: bf16[n, 8]; a: bf16[n, 4]; w: bf16[4, 8, 4]; b: bf16[4, 8]; c: int32[16]",
@@ -591,6 +595,8 @@ BROKEN: list[tuple[str, str, str]] = [  # mnemonic, "what was -> what stands ins
     ("fused_matmul", "norm=%n -> norm=-", "delta is added before a norm, and there is none"),
     ("fused_matmul", "n: fp32[6] -> n: fp32[4]", "must divide rows"),
     ("fused_matmul", "activation=silu -> activation=none", "dst is .* must be .*8"),
+    ("fused_grouped_matmul", "d: bf16[n, 4] -> d: bf16[n, 8]", "must be half of"),
+    ("fused_grouped_matmul", "w: bf16[4, 8, 4] -> w: bf16[32, 4]", "w is .*must be"),
     ("rope_attention", "x: bf16[t, 56] -> x: bf16[t, 57]", "qkv is .* must be .tokens, 56."),
     ("rope_attention", "rotary_dim=6 -> rotary_dim=5", "rotary_dim must be even"),
     ("wait", "semaphore=q -> semaphore=t", "semaphore 't' is not declared"),

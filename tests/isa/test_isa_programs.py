@@ -199,6 +199,10 @@ EXAMPLES = {
         "dst=%d slots=%s x=%x ids=%i extent=ql first=4 experts=4 part=1 parts=2",
         "d:bf16[n,4] s:int32[t,3] x:bf16[t,4] i:int32[t,3]",
     ),
+    "fused_grouped_matmul": (
+        "dst=%d a=%a w=%w bias=- counts=%c extent=ql at=4 activation=gelu",
+        "d:bf16[n,4] a:bf16[n,4] w:bf16[4,8,4] c:int32[16]",
+    ),
     "grouped_matmul": (
         "dst=%d a=%a w=%w bias=%b counts=%c extent=ql at=4",
         "d:bf16[n,8] a:bf16[n,4] w:bf16[4,8,4] b:bf16[4,8] c:int32[16]",

@@ -60,6 +60,8 @@ CASES = [
     ("llama", "swiglu", 2 * 3, 1),
     ("llama", "rope-attention", 2 * 3, 2),
     ("gpt_oss", "rope-attention", 2 * 3, 2),
+    ("gpt_oss", "swiglu", 2 * 3, 1),
+    ("mixtral", "swiglu", 2 * 3, 1),
     ("qwen3", "norm-matmul", 2 * (3 + 3 + 1), 1),
 ]
 
@@ -138,8 +140,8 @@ def test_a_name_that_is_no_fusion_is_refused(text: str, says: str) -> None:
 
 
 def test_a_card_without_the_fused_instruction_is_refused(places: Path) -> None:
-    asked = job(places, "llama", "swiglu", overrides=(("native", "all,-fused_matmul"),))
-    with pytest.raises(ConfigError, match="--fuse swiglu makes fused_matmul, which is not native"):
+    asked = job(places, "llama", "swiglu", overrides=(("native", "all,-fused_matmul,-fused_grouped_matmul"),))
+    with pytest.raises(ConfigError, match="--fuse swiglu makes fused_matmul or fused_grouped_matmul, which is not"):
         run_job(asked)
 
 

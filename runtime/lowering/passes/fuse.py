@@ -48,13 +48,13 @@ def fuse(
     if not names:
         return program, ()
     for name in names:
-        makes = FUSIONS[name].makes.mnemonic
-        if makes not in native:
-            raise ConfigError(f"--fuse {name} makes {makes}, which is not native to the card (see `native`)")
+        makes = [kind.mnemonic for kind in FUSIONS[name].makes]
+        if not set(makes) & set(native):
+            raise ConfigError(f"--fuse {name} makes {' or '.join(makes)}, which is not native to the card")
     blocks, rewritten = [], list[Rewritten]()
     for block in program.blocks:
         editor = BlockEditor(program, block, queue_of)
-        window = Window(editor, block.body)
+        window = Window(editor, block.body, native)
         for name in names:
             rewritten += [
                 Rewritten(f"fuse {name}", block.name, old, (new,)) for old, new in FUSIONS[name].apply(window)

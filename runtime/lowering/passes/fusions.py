@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from ....isa.dma import SCATTER
-from ....isa.fused import FUSED_MATMUL, ROPE_ATTENTION
+from ....isa.experts import GROUPED_GATED, GROUPED_MATMUL
+from ....isa.fused import FUSED_GROUPED_MATMUL, FUSED_MATMUL, ROPE_ATTENTION
 from ....isa.operands import Ref
 from ....isa.tensor import ATTENTION, MATMUL
 from ....isa.vector import ADD_RMSNORM, GATED, RMSNORM, ROPE
@@ -68,9 +69,17 @@ def _norms(product: MATMUL | FUSED_MATMUL) -> bool:
     return isinstance(product, FUSED_MATMUL) and product.norm is not None
 
 
-@fusion("swiglu", FUSED_MATMUL)
+@fusion("swiglu", FUSED_MATMUL, FUSED_GROUPED_MATMUL)
 def swiglu(window: Window) -> Iterator[Found]:
-    """A matrix product of gate and up halves whose only reader is the gate, of whatever activation."""
+    """The product of gate and up halves with the gate, of whatever activation: dense ones, and those of experts."""
+    if FUSED_MATMUL.mnemonic in window.native:
+        yield from _swiglu(window)
+    if FUSED_GROUPED_MATMUL.mnemonic in window.native:
+        yield from _swiglu_of_experts(window)
+
+
+def _swiglu(window: Window) -> Iterator[Found]:
+    """A matrix product of both halves whose only reader is the gate."""
     for index in window.at((MATMUL, FUSED_MATMUL)):
         product = window.body[index]
         assert isinstance(product, MATMUL | FUSED_MATMUL)
@@ -90,6 +99,29 @@ def swiglu(window: Window) -> Iterator[Found]:
         if made.total is not None and not window.untouched((made.total,), index, place, reads=True):
             continue
         fused = replace(made, dst=gated.dst, activation=gated.activation)
+        yield window.replace((index, place), fused), fused
+
+
+def _swiglu_of_experts(window: Window) -> Iterator[Found]:
+    """The grouped product of experts' gate and up halves whose only reader is the gate over the same rows."""
+    for index in window.at(GROUPED_MATMUL):
+        product = window.body[index]
+        assert isinstance(product, GROUPED_MATMUL)
+        readers = window.only_readers(index, product.dst)
+        if readers is None or len(readers) != 1:
+            continue
+        place, gated = readers[0], window.body[readers[0]]
+        if not isinstance(gated, GROUPED_GATED) or gated.x != product.dst:
+            continue
+        rows = (product.counts, product.extent, product.at, window.editor.type_of(product.w).shape[0])
+        wide, half = window.editor.type_of(product.dst), window.editor.type_of(gated.dst)
+        used = [ref for ref, _ in product.refs() if ref != product.dst]
+        if rows != (gated.counts, gated.extent, gated.at, gated.experts) or wide.dtype != half.dtype:
+            continue
+        if gated.dst.overlaps(product.a) or not window.untouched(used, index, place):
+            continue
+        own = {name: getattr(product, name) for name in product.operands if name != "dst"}
+        fused = FUSED_GROUPED_MATMUL(dst=gated.dst, activation=gated.activation, **own)
         yield window.replace((index, place), fused), fused
 
 
@@ -135,11 +167,19 @@ def _fused_rows(rope: ROPE, scatter: SCATTER, attention: ATTENTION) -> Ref | Non
         Ref(i.q.buffer, start + queries, cached),
     )
     matches = (i.q, rope.x, scatter.src) == wanted and scatter.dst == i.cache and rope.head_dim == i.qk_dim
-    return Ref(i.q.buffer, start, queries + cached) if matches else None
+    return Ref(i.q.buffer, start, queries + cached) if matches and not _unknown(i) else None
+
+
+def _unknown(attention: ATTENTION) -> list[str]:
+    """Options of an attention that its fused form has no operand for."""
+    defaults = {field.name: field.default for field in fields(attention)}
+    own = {"q", *ROPE_ATTENTION.operands}
+    return [name for name in attention.operands if name not in own and getattr(attention, name) != defaults[name]]
 
 
 def _rope_attention(rope: ROPE, scatter: SCATTER, attention: ATTENTION, qkv: Ref) -> ROPE_ATTENTION:
-    own = {name: getattr(attention, name) for name in attention.operands if name not in ("q", "cache")}
+    both = ROPE_ATTENTION.operands.keys() & attention.operands.keys() - {"cache"}
+    own = {name: getattr(attention, name) for name in both}
     return ROPE_ATTENTION(
         cache=scatter.dst,
         qkv=qkv,

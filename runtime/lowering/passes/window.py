@@ -14,8 +14,8 @@ from .rewrite import BlockEditor
 class Window:
     """A block's body while fusions look for their places: who reads what, and what may move past whom."""
 
-    def __init__(self, editor: BlockEditor, body: Sequence[Issue]) -> None:
-        self.editor = editor
+    def __init__(self, editor: BlockEditor, body: Sequence[Issue], native: Collection[str]) -> None:
+        self.editor, self.native = editor, native
         self.body: list[Instruction | None] = [issue.instruction for issue in body]
         self.issues = list(body)
 
@@ -81,10 +81,10 @@ Found = tuple[tuple[Instruction, ...], Instruction]  # what gave way, and what s
 
 @dataclass(frozen=True)
 class Fusion:
-    """A fusion: `makes` is what it puts in place; `apply` does so wherever it can, and tells where."""
+    """A fusion: `makes` is what it may put in place; `apply` does so wherever it can, and tells where."""
 
     name: str
-    makes: type[Instruction]
+    makes: tuple[type[Instruction], ...]
     apply: Callable[[Window], Iterator[Found]]
 
 
@@ -94,7 +94,7 @@ DEQUANTISE_MATMUL = "dequantise-matmul"
 DEFAULT_FUSIONS = (DEQUANTISE_MATMUL,)
 
 
-def fusion(name: str, makes: type[Instruction]) -> Callable[[Callable[[Window], Iterator[Found]]], Fusion]:
+def fusion(name: str, *makes: type[Instruction]) -> Callable[[Callable[[Window], Iterator[Found]]], Fusion]:
     """Register a fusion under the name that --fuse takes; they act in the order in which they are registered."""
 
     def register(apply: Callable[[Window], Iterator[Found]]) -> Fusion:
