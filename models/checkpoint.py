@@ -25,7 +25,7 @@ from .gguf_file import read_gguf
 from .gguf_store import GgufStore, gguf_config
 from .graph import build_graph, parameter_shapes
 from .model_config import ModelConfig
-from .packed import open_packed, weight_uses
+from .packed import drawn_uses, open_packed
 from .packs.packed_store import RawStore
 from .packs.quantised_store import QuantisedStore
 from .paths import is_there
@@ -159,7 +159,7 @@ def random_checkpoint(config: ModelConfig, seed: int = 0, tokenizer: Tokenizer |
     source = f"{config.source}, random weights (seed {seed})"
     warnings, store = config.assumed, cast(TensorStore, RandomStore(shapes, seed))
     if config.quantization is not None:
-        store = QuantisedStore(store, config.quantization, weight_uses(graph, shapes))
+        store = QuantisedStore(store, config.quantization, drawn_uses(graph, shapes))
         warnings += (f"the config quantises weights ({config.quantization.method}); random ones are drawn and rounded",)
     return Checkpoint(config, graph, source, tokenizer, warnings, store, shapes)
 

@@ -35,3 +35,18 @@ def weight_uses(graph: Graph, shapes: Mapping[str, Shape]) -> dict[str, WeightUs
         for name, shape in shapes.items()
         if len(shape) > 1
     }
+
+
+def drawn_uses(graph: Graph, shapes: Mapping[str, Shape]) -> dict[str, WeightUse]:
+    """Of `weight_uses` those that random weights are drawn packed of: as published, where a config's plan says more.
+
+    Kimi K3's config names neither the projections around its latent experts nor the queries of its residuals among what
+    it leaves alone, and its files hold them in bf16; a file that packs them is read as it is.
+    """
+    plain = set[str]() if graph.final_mix is None else {graph.final_mix.query}
+    for layer in graph.layers:
+        if layer.residuals is not None:
+            plain |= {layer.residuals.attention.query, layer.residuals.mlp.query}
+        if isinstance(layer.mlp, Moe) and layer.mlp.latent is not None:
+            plain |= {*layer.mlp.latent.down.weights, *layer.mlp.latent.up.weights}
+    return {name: use for name, use in weight_uses(graph, shapes).items() if name not in plain}

@@ -13,6 +13,7 @@ import pytest
 from siltwin.isa.dtype import FP32
 from siltwin.isa.link import RECV, SEND
 from siltwin.models.checkpoint import open_checkpoint
+from siltwin.models.graph import parameter_shapes
 from siltwin.runtime.job import Job
 from siltwin.runtime.plan import Variant
 from siltwin.runtime.prepare import prepare
@@ -224,30 +225,58 @@ def test_states_are_counted_by_hand(model) -> None:
         assert {card.by_tag["state"] for card in result.report.cards} == {4 * each // share}
 
 
+CUT = ("embed_tokens", "lm_head", "q_proj", "k_proj", "v_proj", "conv1d", "f_b_proj", "b_proj", "g_proj", "dt_bias")
+CUT += ("A_log", "o_proj", "q_b_proj", "kv_b_proj", "gate_proj", "up_proj", "down_proj", "experts.")
+WHOLE = ("routed_expert_down_proj", "q_a_proj", "kv_a_proj")
+
+
+def holders(name: str, tp: int) -> int:
+    """Whole copies of a tensor that a tensor-parallel group holds; of what no layer reads, none.
+
+    What would mix snapshots before the first layer stands in the file, and there are none to mix.
+    """
+    if name.startswith("model.layers.0.self_attention_res"):
+        return 0
+    is_cut = any(part in name for part in CUT) and not any(part in name for part in WHOLE)
+    return 1 if is_cut else tp
+
+
 @pytest.mark.parametrize("layout", ["tp=1", "tp=4,pp=2", "tp=4,ep=4,pp=2", "dp=2,tp=2,pp=2"])
 def test_each_tensor_is_held_as_often_as_its_kind_says(model, layout: str) -> None:
-    """The cards' bytes of weights are those of the stored tensors, times how many hold them.
-
-    What would mix snapshots before the first layer stands in the file, and no card holds it: there are none to mix.
-    """
+    """The cards' bytes of weights are those of the stored tensors, times how many hold them."""
     path = model().path
     plan = prepare(Job(str(path), layout=layout, dtype="float32", prompt_ids=((1, 2),))).plan
     tp, dp = plan.layout.tp, plan.layout.dp
-    cut = ("embed_tokens", "lm_head", "q_proj", "k_proj", "v_proj", "conv1d", "f_b_proj", "b_proj", "g_proj", "dt_bias")
-    cut += ("o_proj", "q_b_proj", "kv_b_proj", "gate_proj", "up_proj", "down_proj", "experts.")
-    whole = ("routed_expert_down_proj", "q_a_proj", "kv_a_proj")
     total = 0
     for name, shape in open_checkpoint(path).shapes.items():
         count = SIZES["linear_heads"] if name.endswith("A_log") else int(np.prod(shape))
-        is_cut = name.endswith("A_log") or (
-            any(part in name for part in cut) and not any(part in name for part in whole)
-        )
-        holders = 0 if name.startswith("model.layers.0.self_attention_res") else dp * (1 if is_cut else tp)
-        total += FP32.bytes_of(count) * holders
+        total += FP32.bytes_of(count) * dp * holders(name, tp)
     held = sum(
         static.num_bytes
         for rank in range(plan.layout.cards)
         for static in plan.footprint(rank).static
         if static.tag == "weight"
+    )
+    assert held == total
+
+
+@pytest.mark.long
+def test_the_published_model_is_held_to_the_byte_on_256_cards() -> None:
+    """Experts stand once, as mxfp4: a half byte an element and a byte for 32; all else in bf16, cut or whole."""
+    layout = "tp=8,pp=8,dp=4,ep=32"
+    job = Job("Kimi-K3", layout=layout, dtype="bfloat16", batch=1, input_len=16, output_len=1, payload=False)
+    plan = prepare(job).plan
+    total = 0
+    for name, shape in parameter_shapes(plan.graph).items():
+        count = 96 if name.endswith("A_log") else int(np.prod(shape))
+        if ".experts." in name:
+            total += count // 2 + count // 32
+        else:
+            total += 2 * count * 4 * holders(name, 8)
+    held = sum(
+        static.num_bytes
+        for rank in range(plan.layout.cards)
+        for static in plan.footprint(rank).static
+        if static.tag in ("weight", "scale")
     )
     assert held == total
