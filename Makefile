@@ -4,6 +4,9 @@ BIN := .venv/bin
 READY := .venv/.ready
 MODEL := smollm2-135m-instruct
 JOB := $(MODEL) --card ascend-910b2 --layout tp=3,pp=2 --dtype bfloat16 --prompt "What is the capital of France?"
+# Kimi K3 with all of its parts, small, on eight cards.
+SCALED := Kimi-K3 --scale --card ascend-910b2 --layout tp=2,pp=2,dp=2,ep=4 --dtype float32 --kv-dtype float32 \
+	--batch 2 --input-len 32 --output-len 16
 PYTEST := $(BIN)/python -m pytest -n 2
 SAMPLE ?= 4
 
@@ -12,6 +15,8 @@ SAMPLE ?= 4
 run: $(READY)
 	$(BIN)/siltwin run $(JOB)
 	$(BIN)/siltwin align $(JOB)
+	$(BIN)/siltwin run $(SCALED)
+	$(BIN)/siltwin align $(SCALED)
 
 test: $(READY)
 	$(PYTEST) -m "not long"
