@@ -83,3 +83,41 @@ def test_a_wrapper_and_its_text_must_tie_alike(tmp_path: Path) -> None:
     path = save_wrapped(tmp_path, "gemma3")
     with pytest.raises(ConfigError, match="tie_word_embeddings is False and in text_config True; keep one"):
         read_config(changed(path, tie_word_embeddings=False))
+
+
+def test_packed_experts_inside_a_wrapper_are_read_as_the_hub_packs_kimi_k26(tmp_path: Path) -> None:
+    """int4 in groups of 32 for routed experts alone, below language_model., the rules of packing in text_config."""
+    from packed_checkpoints import compressed, library_weights, quantization_config
+    from safetensors.torch import load_file, save_file
+
+    sizes = {"hidden_size": 64, "moe_intermediate_size": 64, "n_group": 5, "topk_group": 3}
+    path = save_wrapped(tmp_path, "kimi_k25", **sizes)
+    as_the_hub_has_kimi(path)
+    file = path / "model.safetensors"
+    plain = {name.replace("model.blocks.", "model.layers."): tensor for name, tensor in load_file(file).items()}
+    packed = {}
+    for name, tensor in plain.items():
+        routed = ".mlp.experts." in name and name.startswith("language_model.")
+        state = compressed(tensor, "int4", tensor.dtype) if routed else {"weight": tensor}
+        packed |= {f"{name.removesuffix('.weight')}.{key}": t for key, t in state.items()} if routed else {name: tensor}
+    save_file(packed, file, metadata={"format": "pt"})
+    config = json.loads((path / "config.json").read_text())
+    ignored = [
+        "language_model.lm_head",
+        "re:.*self_attn.*",
+        "re:.*shared_experts.*",
+        r"re:.*mlp\.(gate|up|down)_proj.*",
+    ]
+    config["text_config"]["quantization_config"] = quantization_config("int4") | {"ignore": ignored}
+    (path / "config.json").write_text(json.dumps(config))
+    meant = tmp_path / "meant"
+    meant.mkdir()
+    save_file(plain | library_weights(path, "int4"), meant / "model.safetensors", metadata={"format": "pt"})
+    del config["text_config"]["quantization_config"]
+    (meant / "config.json").write_text(json.dumps(config))
+    asked = {"prompt_ids": tuple(map(tuple, PROMPTS)), "max_new_tokens": 2, "logits": True, "ignore_eos": True}
+    exact = {"dtype": "float32", "kv_dtype": "float32"}
+    ours, theirs = (run_job(Job(str(one), layout="tp=2", **asked, **exact)).logits for one in (path, meant))
+    assert ours is not None and theirs is not None
+    for name, values in theirs.items():
+        assert np.abs(ours[name] - values).max() <= 1e-4 * values.std()

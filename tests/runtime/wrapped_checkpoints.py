@@ -73,15 +73,15 @@ WRAPPED: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] =
 }
 
 
-def save_wrapped(directory: Path, wrapper: str, seed: int = 0) -> Path:
-    """A checkpoint of the whole wrapper under `directory`, its vision tower included."""
+def save_wrapped(directory: Path, wrapper: str, seed: int = 0, **changes: Any) -> Path:
+    """A checkpoint of the whole wrapper under `directory`, vision tower included; `changes` are the text model's."""
     import torch
     import transformers
 
     name, text, vision, own = WRAPPED[wrapper]
     torch.manual_seed(seed)
     kind = getattr(transformers, name)
-    config = kind.config_class(text_config={**SIZES, **text, **NONE}, vision_config=vision, **own)
+    config = kind.config_class(text_config={**SIZES, **text, **NONE, **changes}, vision_config=vision, **own)
     model = kind(config).float()
     with torch.no_grad():
         for key, parameter in model.named_parameters():
