@@ -126,6 +126,8 @@ JOB_OPTIONS: tuple[Callable[[F], F], ...] = (
     click.option("--cp-prefill", metavar="ring|allgather", help="How prompts reach a context over cp (default: ring)."),
     click.option("--chunk-tokens", type=int, metavar="N", help="The most prompt tokens a step (default: no bound)."),
     click.option("--sequence-parallel", is_flag=True, help="Norms and residual stream on shares of the tokens."),
+    click.option("--redundant-experts", type=int, metavar="N", default=0, help="Slots for copies of loaded experts."),
+    click.option("--expert-loads", metavar="FILE.json", help="Loads by which experts are copied (default: even)."),
     click.option("--micro-batches", type=int, metavar="N", default=1, help="Steps in flight at once (default: 1)."),
     click.option(
         "--engine",

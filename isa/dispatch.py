@@ -20,6 +20,7 @@ from .instruction import (
     require,
     require_apart,
     require_convertible,
+    require_rows,
 )
 from .operands import ExtentName, ExtentOut, In, Out, Ref
 from .work import MoveShape, Unit, VectorShape, Work
@@ -151,3 +152,59 @@ def grouped_order(arriving: Array) -> Array:
         for cell in range(expert, flat.size, arriving.shape[1])
     ]
     return np.concatenate(runs).astype(np.int64)
+
+
+class CHOOSE_REPLICA(Instruction, opcode=0x82, unit=Unit.VECTOR):
+    """slots = where the chosen experts stand: an expert may stand in several slots, which tokens take in turn.
+
+    Row e of `table` is how many slots expert e has, then these slots. Token t takes the one at (t // parts + shift),
+    counted round. The counts of all parts, entry p * total + slot, go to `counts` and to the extent.
+    """
+
+    slots: Out
+    counts: Out
+    ids: In
+    table: In
+    extent: ExtentOut
+    parts: int
+    total: int
+    shift: int
+
+    def check(self, t: Shapes) -> None:
+        slots, ids, table, counts = (t.type_of(ref) for ref in (self.slots, self.ids, self.table, self.counts))
+        require(
+            slots == ids and ids.dtype.name == "int32" and len(ids.shape) == 2,
+            self,
+            f"ids is {ids} and slots {slots}: must be int32 [tokens, chosen]",
+        )
+        require(
+            table.dtype.name == "int32" and len(table.shape) == 2 and table.shape[1] not in (0, 1),
+            self,
+            f"table is {table}, must be int32 [experts, 1 + most slots of one]",
+        )
+        require(self.parts > 0 and self.total > 0 and self.shift >= 0, self, "parts and total must be 1 or more")
+        wanted = self.parts * self.total
+        require(str(counts) == f"int32[{wanted}]", self, f"counts is {counts}, must be int32[{wanted}]")
+        require_apart(self, self.slots, self.ids, self.table)
+
+    def work(self, s: Sizes) -> Work:
+        tokens, chosen = s.shape(self.ids)
+        return Work(
+            Unit.VECTOR,
+            ops=4 * tokens * chosen,
+            read_bytes=bytes_of(s, self.ids, self.table),
+            write_bytes=bytes_of(s, self.slots, self.counts),
+            dtype=FP32,  # lanes work on 32-bit integers at the rate of fp32
+            shape=VectorShape(tokens, chosen),
+        )
+
+    def execute(self, m: Memory) -> None:
+        ids, table = m.get(self.ids), m.get(self.table)
+        require_rows(self, ids, len(table), "expert")
+        turn = np.arange(len(ids))[:, None] // self.parts + self.shift
+        slots = table[ids, 1 + turn % table[ids, 0]]
+        counts = np.zeros((self.parts, self.total), np.int64)
+        np.add.at(counts, (np.arange(len(ids))[:, None] % self.parts, slots), 1)
+        m.put(self.slots, slots)
+        m.put(self.counts, counts.reshape(-1))
+        m.write_extent(self.extent, counts.reshape(-1))

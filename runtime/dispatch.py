@@ -8,7 +8,7 @@ import numpy as np
 
 from ..isa.instruction import split_even
 from ..models.blocks import Graph, Moe
-from .layout import Layout
+from .layout import ExpertShare, Layout
 from .lowering.experts import (
     LOCAL,
     RECEIVED,
@@ -18,6 +18,7 @@ from .lowering.experts import (
     received_extent,
     sent_extent,
     shares_extents,
+    slots_extent,
 )
 from .lowering.weights import layer_name
 
@@ -34,7 +35,8 @@ def room_extents(graph: Graph, layout: Layout, tokens: int) -> Extents:
     if not travels(graph, layout):
         return {}
     part, found = -(-tokens // layout.expert_parts), Extents()
-    for top_k, experts in _kinds(graph):
+    for top_k, count in _kinds(graph):
+        experts = layout.slots(count)
         here = min(top_k, -(-experts // layout.ep))
         found[sent_extent(top_k)] = (part * top_k,)
         found[received_extent(top_k, experts)] = (layout.ep * part * here,)
@@ -47,8 +49,9 @@ def share_extents(graph: Graph, layout: Layout, rank: int) -> Extents:
         return {}
     found = Extents()
     for _, experts in _kinds(graph):
-        shares, here = shares_extents(experts)
-        found[shares] = tuple(size for _, size in split_even(experts, layout.ep))
+        slots = layout.slots(experts)
+        shares, here = shares_extents(slots)
+        found[shares] = tuple(size for _, size in split_even(slots, layout.ep))
         found[here] = (layout.experts_of(rank, experts).count,) * layout.ep
     return found
 
@@ -69,23 +72,26 @@ def exchange_extents(graph: Graph, layout: Layout, routed: Mapping[str, tuple[in
     stages = layout.stage_layers(len(graph.layers))
     for stage, layers in enumerate(stages):
         for index in layers:
-            name = layer_name(graph.layers[index])
-            if expert_extent(name) in routed:
+            name, mlp = layer_name(graph.layers[index]), graph.layers[index].mlp
+            loads = routed.get(slots_extent(name) if layout.redundant else expert_extent(name))
+            if isinstance(mlp, Moe) and loads is not None:
                 for group in groups:
                     ranks = [stage * layout.stage_cards + rank for rank in group]
-                    _exchange(layout, name, ranks, routed[expert_extent(name)], found)
+                    shares = [layout.experts_of(rank, mlp.experts.count) for rank in ranks]
+                    _exchange(layout, name, dict(zip(ranks, shares, strict=True)), loads, found)
     return found
 
 
-def _exchange(layout: Layout, name: str, ranks: list[int], loads: tuple[int, ...], found: list[Extents]) -> None:
-    """Enter the exchange of one layer within one group of ranks."""
+def _exchange(
+    layout: Layout, name: str, members: dict[int, ExpertShare], loads: tuple[int, ...], found: list[Extents]
+) -> None:
+    """Enter the exchange of one layer within one group of ranks and their shares."""
     experts = len(loads) // (layout.holders * layout.expert_parts)
     table = np.array(loads).reshape(layout.holders, layout.expert_parts, experts)
-    shares = [layout.experts_of(rank, experts) for rank in ranks]
-    leaving = np.stack([table[layout.holder_of(rank), own.part] for rank, own in zip(ranks, shares, strict=True)])
-    moved = np.add.reduceat(leaving, [own.first for own in shares], axis=1)
+    leaving = np.stack([table[layout.holder_of(rank), own.part] for rank, own in members.items()])
+    moved = np.add.reduceat(leaving, [own.first for own in members.values()], axis=1)
     totals = leaving.sum(axis=0)
-    for member, (rank, own) in enumerate(zip(ranks, shares, strict=True)):
+    for member, (rank, own) in enumerate(members.items()):
         found[rank][exchange_extent(name, SENT)] = tuple(moved[member].tolist())
         found[rank][exchange_extent(name, RECEIVED)] = tuple(moved[:, member].tolist())
         found[rank][exchange_extent(name, LOCAL)] = tuple(totals[own.first : own.first + own.count].tolist())

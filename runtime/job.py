@@ -27,7 +27,8 @@ class Job:
     tokens; `chunk_tokens` is the most prompt tokens a step (None: whole prompts). The sequences are dealt into
     `micro_batches`, so many steps of which are in flight at once. With `sequence_parallel` tensor-parallel ranks hold
     shares of the residual stream. `kv_pages` ideal lets layers with windows or chunks free the pages that they read no
-    more; unified pages hold all layers' tokens.
+    more; unified pages hold all layers' tokens. `redundant_experts` slots hold copies of the experts that
+    `expert_loads`, a JSON file, says are chosen most.
     """
 
     model: str
@@ -60,6 +61,8 @@ class Job:
     chunk_tokens: int | None = None
     micro_batches: int = 1
     sequence_parallel: bool = False
+    redundant_experts: int = 0
+    expert_loads: str | None = None
     engine: Engine | None = None
     overrides: tuple[tuple[str, str], ...] = ()
     strict: bool = False
@@ -87,6 +90,8 @@ class Job:
             raise ConfigError("--calibrate finds the scales of --activations; give --activations too")
         if self.cp_prefill not in (None, *PREFILLS):
             raise ConfigError(f"--cp-prefill {self.cp_prefill!r} does not exist; choose one of {', '.join(PREFILLS)}")
+        if self.expert_loads is not None and not self.redundant_experts:
+            raise ConfigError("--expert-loads says which experts to copy; give --redundant-experts N too")
         if self.logits and not self.payload:
             raise ConfigError("logits need the payload: leave out --no-payload or --logits")
 
@@ -160,6 +165,7 @@ class Job:
             ("--cached-len", self.cached_len, 0, MOST_TOKENS),
             ("--group", self.group, 1, MOST_TOKENS),
             ("--chunk-tokens", self.chunk_tokens, 1, MOST_TOKENS),
+            ("--redundant-experts", self.redundant_experts, 0, MOST_SEQUENCES),
             ("--micro-batches", self.micro_batches, 1, MOST_MICRO_BATCHES),
             ("--max-new-tokens", self.max_new_tokens, 1, MOST_TOKENS),
             ("--top-k", self.top_k, 0, MOST_TOKENS),

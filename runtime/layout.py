@@ -21,6 +21,8 @@ _MOST_DIGITS = 9
 class ExpertShare:
     """A rank's part of an expert layer: `count` experts from `first` on, for tokens t with t % parts == part.
 
+    Where some experts stand in several slots, these are slots.
+
     Of every expert it holds the `slice_`-th of `slices` cuts along the width. Where `travels`, those tokens are sent to
     the cards of their experts over the ep group; else the experts come to the rank's own holder's tokens.
     """
@@ -42,6 +44,7 @@ class Layout:
     *holder*: they hold the same tokens, holder replica * cp + share. Within a stage `dp * cp * tp = edp * ep * etp` for
     the experts, whose index in the stage is (copy * ep + ep index) * etp + slice. `etp` 0 follows: tp without expert
     parallelism, else 1. `split` gives the layers of each of the pp stages; without it they are dealt evenly.
+    `redundant` slots beside one for each expert hold copies of some, all of them dealt out over the ep ranks.
     """
 
     tp: int = 1
@@ -50,6 +53,7 @@ class Layout:
     cp: int = 1
     ep: int = 1
     etp: int = 0
+    redundant: int = 0
     split: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -95,10 +99,14 @@ class Layout:
         """Whether tokens are sent to their experts: those of one copy do not all stand within one holder's ranks."""
         return self.tp % (self.ep * self.etp) != 0
 
+    def slots(self, experts: int) -> int:
+        """Places for experts over the ep ranks: more than there are experts where some stand in several."""
+        return experts + self.redundant
+
     def experts_of(self, rank: int, experts: int) -> ExpertShare:
         """Which experts, for which tokens, and which cut of them, a rank computes."""
         place = rank % self.stage_cards // self.etp
-        first, count = split_even(experts, self.ep)[place % self.ep]
+        first, count = split_even(self.slots(experts), self.ep)[place % self.ep]
         per_part = self.etp if self.experts_travel else self.ep * self.etp
         part = self.tp_index_of(rank) // per_part
         return ExpertShare(first, count, part, self.expert_parts, rank % self.etp, self.etp, self.experts_travel)
@@ -266,6 +274,11 @@ def _fits(heads: int, kv_heads: int, widths: tuple[int, ...], degree: int) -> bo
 def _check_experts(layout: Layout, graph: Graph) -> None:
     """Refuse expert degrees that have no experts, or that find no experts or cards to place them on."""
     experts = [layer.mlp.experts for layer in graph.layers if isinstance(layer.mlp, Moe)]
+    if layout.redundant and layout.ep == 1:
+        raise ConfigError(
+            f"--redundant-experts {layout.redundant}: every card has all experts at ep=1; deal them out with ep in "
+            "--layout, or leave it out"
+        )
     if layout.ep == 1 and not layout.given_etp:
         return
     axis = "ep" if layout.ep > 1 else "etp"
@@ -273,7 +286,13 @@ def _check_experts(layout: Layout, graph: Graph) -> None:
         raise ConfigError(
             f"{axis}={getattr(layout, axis)} does not fit {graph.name}: it has no experts; leave {axis} at 1"
         )
-    most, given = min(found.count for found in experts), layout.given_etp
+    fewest, given = min(found.count for found in experts), layout.given_etp
+    most = layout.slots(fewest)
+    if layout.redundant > fewest * (layout.ep - 1):
+        raise ConfigError(
+            f"--redundant-experts {layout.redundant} is more than every other card could hold: ep={layout.ep} and "
+            f"{fewest} experts leave room for {fewest * (layout.ep - 1)}"
+        )
     legal = [ep for ep in range(1, most + 1) if layout.stage_cards % (ep * (given or 1)) == 0]
     if layout.ep not in legal:
         raise ConfigError(

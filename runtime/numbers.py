@@ -23,7 +23,7 @@ from .calibration import Scales, input_scales
 from .context import Context
 from .host import refuse_beyond_host
 from .kv_cache import PagePool, PagePools
-from .lowering.experts import expert_extent
+from .lowering.experts import expert_extent, slots_extent
 from .lowering.held import Piece
 from .lowering.reach import WHOLE, Reach
 from .lowering.stage import table_names
@@ -31,6 +31,7 @@ from .lowering.weights import WeightBuffer, layer_name
 from .packed_weights import packed_arrays
 from .plan import JobPlan, Variant
 from .portions import Portion, portions
+from .replicas import replica_table
 from .routing import Counts
 from .scheduler import Entry, Request, Step
 
@@ -98,6 +99,10 @@ class Numbers:
         for buffer in lowered.program.buffers:
             if buffer.name in self.input_scales:
                 arrays[buffer.name] = np.array([[self.input_scales[buffer.name]]], np.float32)
+        for name, placement in self.plan.placements.items():
+            table = lowered.program.buffer.get(f"{name}.replicas")
+            if table is not None:
+                arrays[table.name] = replica_table(placement, *self._shape(table, self.plan.largest))
         for index, rope in enumerate(rope_tables(self.plan.graph)):
             arrays |= self._rope_table(rope, table_names(index), lowered.program.buffer)
         return arrays
@@ -230,7 +235,8 @@ class Numbers:
 
     def _routed(self, written: Mapping[int, Mapping[str, Counts]]) -> dict[str, Counts]:
         """The loads that every holder's ranks wrote, one holder after the other."""
-        layout, loads = self.plan.layout, {expert_extent(layer_name(layer)) for layer in self.plan.graph.layers}
+        layout, names = self.plan.layout, [layer_name(layer) for layer in self.plan.graph.layers]
+        loads = {extent(name) for name in names for extent in (expert_extent, slots_extent)}
         found: dict[str, dict[int, Counts]] = defaultdict(dict)
         for rank, extents in written.items():
             for name in loads & extents.keys():

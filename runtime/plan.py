@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -75,6 +75,7 @@ class JobPlan:
     chunk_tokens: int | None = None
     micro_batches: int = 1
     sequence_parallel: bool = False
+    placements: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     sampling: Sampling = Sampling()
     all_logits: bool = False
     page_tokens: int = PAGE_TOKENS
@@ -267,6 +268,7 @@ class JobPlan:
                 self.activations,
                 variant.mode,
                 self.sequence_parallel,
+                self.placements,
                 self.kv_pages,
             )
             self._built[key] = build(self.graph, self.layout, rank, options)
@@ -292,6 +294,7 @@ class JobPlan:
                 layout.stage_of(rank),
                 layout.tp_index_of(rank),
                 *(layout.experts_of(rank, count) for count in self._expert_counts),
+                layout.holder_of(rank) if self.placements else 0,
             )
         )
 

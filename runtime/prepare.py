@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from .lowering.stage import Sampling
 from .placement import place, straddling
 from .plan import JobPlan, Lengths
 from .quantised_weights import activations_of, holding_of, weights_warnings
+from .replicas import placements_of, read_loads
 from .rests_on import settings_without_effect, user_set
 from .scheduler import Request
 
@@ -73,7 +74,7 @@ def prepare(job: Job, *, any_dtype: bool = False) -> Prepared:
     With `any_dtype` whoever asked finds out himself what the card's units do not compute in.
     """
     card = override(load_card(job.card), dict(job.overrides)) if job.overrides else load_card(job.card)
-    layout = parse_layout(job.layout)
+    layout = replace(parse_layout(job.layout), redundant=job.redundant_experts)
     checkpoint = checkpoint_of(job)
     given = load_cluster(job.cluster) if job.cluster is not None else None
     check_layout(layout, checkpoint.graph, given.cards if given else None)
@@ -83,6 +84,7 @@ def prepare(job: Job, *, any_dtype: bool = False) -> Prepared:
     placement = place(layout, cluster.topology(), job.placement)
     dtype, kv_dtype = _dtypes(job, checkpoint, None if any_dtype else card)
     ids, cached, lengths = _sequences(job, checkpoint)
+    loads = read_loads(job.expert_loads, checkpoint.graph) if job.expert_loads is not None else {}
     plan = JobPlan(
         graph=checkpoint.graph,
         layout=layout,
@@ -93,6 +95,7 @@ def prepare(job: Job, *, any_dtype: bool = False) -> Prepared:
         chunk_tokens=job.chunk_tokens,
         micro_batches=job.micro_batches,
         sequence_parallel=job.sequence_parallel,
+        placements=placements_of(checkpoint.graph, layout, loads),
         sampling=Sampling(job.temperature, job.top_k, job.top_p),
         all_logits=job.logits,
         cp_prefill="allgather" if job.cp_prefill == "allgather" else "ring",

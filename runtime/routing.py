@@ -6,12 +6,16 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from ..models.blocks import Graph, Moe
-from .layout import Layout
-from .lowering.experts import expert_extent
+from .lowering.experts import expert_extent, slots_extent
 from .lowering.stage import routed_extent
 from .lowering.weights import layer_name
+from .replicas import Placement, slot_loads
+
+if TYPE_CHECKING:
+    from .plan import JobPlan
 
 
 @dataclass(frozen=True)
@@ -58,34 +62,59 @@ def even(seed: int = 0) -> Routing:
     return counts
 
 
-def step_routing(
-    graph: Graph, layout: Layout, index: int, tokens: Sequence[int], routing: Routing
-) -> dict[str, Counts]:
+def step_routing(plan: JobPlan, index: int, tokens: Sequence[int], routing: Routing) -> dict[str, Counts]:
     """The loads of step `index`'s expert layers, one holder after the other, by a routing model.
 
-    `tokens` are those of each holder.
+    `tokens` are those of each holder. Where experts stand in several slots, so do the loads of these.
     """
-    found: dict[str, Counts] = {}
-    for layer in graph.layers:
-        if isinstance(layer.mlp, Moe):
-            top_k, experts = layer.mlp.router.top_k, layer.mlp.experts.count
-            each = (
-                routing(Routed(index, layer.index, own, top_k, experts, layout.expert_parts, holder))
-                for holder, own in enumerate(tokens)
-            )
-            found[expert_extent(layer_name(layer))] = tuple(chain.from_iterable(each))
+    layout, found = plan.layout, dict[str, Counts]()
+    for layer in plan.graph.layers:
+        if not isinstance(layer.mlp, Moe):
+            continue
+        name, top_k, experts = layer_name(layer), layer.mlp.router.top_k, layer.mlp.experts.count
+        each = [
+            Routed(index, layer.index, own, top_k, experts, layout.expert_parts, holder)
+            for holder, own in enumerate(tokens)
+        ]
+        counts = [routing(routed) for routed in each]
+        found[expert_extent(name)] = tuple(chain.from_iterable(counts))
+        if name in plan.placements:
+            placement = plan.placements[name]
+            slots = (_slots(routing, routed, own, placement) for routed, own in zip(each, counts, strict=True))
+            found[slots_extent(name)] = tuple(chain.from_iterable(slots))
     return found
 
 
-def recorded(steps: Mapping[int, Mapping[str, Counts]]) -> Routing:
+def _slots(routing: Routing, routed: Routed, counts: Counts, placement: Placement) -> Counts:
+    """The loads of slots: as recorded, or those of each expert dealt to its slots."""
+    if isinstance(routing, Recorded):
+        return routing.slots(routed, len(placement))
+    parts = (counts[part * routed.experts : (part + 1) * routed.experts] for part in range(routed.parts))
+    return tuple(chain.from_iterable(slot_loads(part, placement) for part in parts))
+
+
+@dataclass(frozen=True)
+class Recorded:
     """What an earlier run's layers were given, by step and extent: the same job in the same layout takes as long."""
 
-    def counts(routed: Routed) -> Counts:
-        size = routed.parts * routed.experts
-        loads = steps[routed.step][expert_extent(f"layers.{routed.layer}")]
+    steps: Mapping[int, Mapping[str, Counts]]
+
+    def __call__(self, routed: Routed) -> Counts:
+        return self._share(routed, expert_extent, routed.experts)
+
+    def slots(self, routed: Routed, total: int) -> Counts:
+        """Those of slots."""
+        return self._share(routed, slots_extent, total)
+
+    def _share(self, routed: Routed, extent: Callable[[str], str], experts: int) -> Counts:
+        size = routed.parts * experts
+        loads = self.steps[routed.step][extent(f"layers.{routed.layer}")]
         return loads[routed.holder * size : (routed.holder + 1) * size]
 
-    return counts
+
+def recorded(steps: Mapping[int, Mapping[str, Counts]]) -> Routing:
+    """The routing of an earlier run, from what each of its steps recorded."""
+    return Recorded(steps)
 
 
 def has_experts(graph: Graph) -> bool:

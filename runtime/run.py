@@ -225,7 +225,7 @@ def _take_off(state: RunState, numbers: Numbers | None, step: Step) -> _Flight:
 def routed_of(plan: JobPlan, step: Step, routing: Routing) -> Mapping[str, Counts]:
     """What a step's expert layers get by a routing model."""
     tokens = [portion.tokens for portion in portions(plan, step)]
-    return step_routing(plan.graph, plan.layout, step.index, tokens, routing)
+    return step_routing(plan, step.index, tokens, routing)
 
 
 def time_step(state: RunState, step: Step, routed: Mapping[str, Counts] | None = None) -> StepRecord:

@@ -19,7 +19,9 @@ from ..isa.instruction import Array, split_even
 from ..isa.operands import Ref, Role
 from ..isa.products import PACKED_GROUPED_MATMUL, QUANTISED_GROUPED_MATMUL
 from ..isa.work import Unit
+from ..models.blocks import Moe
 from .lowering.stage import SHARE, STATES
+from .lowering.weights import layer_name
 from .places import layer_of, place_of
 from .plan import JobPlan
 from .report import NotFinite
@@ -120,8 +122,20 @@ class Watch:
             value=float(decode(stored, dtype)[0]),
             elements=int(bad.sum()),
             token=_token(site, ref, row),
-            expert=_expert(site, row),
+            expert=self._expert(site, row),
         )
+
+    def _expert(self, site: Site, row: int) -> int | None:
+        """The expert whose row it is, for what works on experts' rows."""
+        i, layer = site.instruction, layer_of(self.plan, site)
+        if not isinstance(i, GROUPED_MATMUL | GROUPED_GATED) or layer is None:
+            return None
+        mlp, layout = self.plan.graph.layers[layer].mlp, self.plan.layout
+        assert isinstance(mlp, Moe), "only experts have grouped rows"
+        own = layout.experts_of(site.image.rank, mlp.experts.count)
+        slot = own.first + int(np.searchsorted(np.cumsum(_counts(site, i)), row, side="right"))
+        placement = self.plan.placements.get(layer_name(self.plan.graph.layers[layer]))
+        return placement[slot] if placement else slot
 
     def ended(self, step: Step) -> None:
         """Settle what the step that has just run brought."""
@@ -207,21 +221,6 @@ def _counts(site: Site, i: OnExperts) -> Array:
     else:
         experts = i.experts
     return site.memory.raw(i.counts)[i.at : i.at + experts]
-
-
-def _expert(site: Site, row: int) -> int | None:
-    """The expert whose row it is, for what works on experts' rows."""
-    i = site.instruction
-    if not isinstance(i, OnExperts):
-        return None
-    total = len(site.memory.raw(i.counts)) // _parts(site)
-    return i.at % total + int(np.searchsorted(np.cumsum(_counts(site, i)), row, side="right"))
-
-
-def _parts(site: Site) -> int:
-    """How many parts the counts of the block's experts have."""
-    permutes = [issue.instruction for issue in site.block.body if isinstance(issue.instruction, PERMUTE)]
-    return permutes[0].parts if permutes else 1
 
 
 def _token(site: Site, ref: Ref, row: int) -> int | None:

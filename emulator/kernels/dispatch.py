@@ -50,3 +50,18 @@ def order(places, arriving, members, experts):
                     at += count
                 start += count
     return total
+
+
+@kernel
+def choose_replica(slots, slots0, counts, ids, ids0, top, table, table0, parts, total, shift):
+    """slots of the chosen experts, and how many choices each slot gets of each part; the token of a bad id, or -1."""
+    counts[:] = 0
+    for t in range(ids.shape[0]):
+        for j in range(top):
+            expert = ids[t, ids0 + j]
+            if expert < 0 or expert >= table.shape[0]:
+                return t
+            slot = table[expert, table0 + 1 + (t // parts + shift) % table[expert, table0]]
+            slots[t, slots0 + j] = slot
+            counts[t % parts * total + slot] += 1
+    return -1

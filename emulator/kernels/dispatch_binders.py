@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...isa.dispatch import REGROUP, TALLY
+from ...isa.dispatch import CHOOSE_REPLICA, REGROUP, TALLY
 from ...isa.errors import ProgramError
 from ...isa.meaning import ArrayMemory
 from . import dispatch, moves
-from .binding import Thunk, integers, kernel_of
+from .binding import Thunk, integers, kernel_of, operand
 from .dma_binders import rows_between
 from .threads import over_rows
 
@@ -24,6 +24,26 @@ def bind_tally(i: TALLY, memory: ArrayMemory) -> Thunk:
 
     def thunk() -> None:
         dispatch.tally(rows, counts, arriving, sizes, sent, received, local)
+
+    return thunk
+
+
+@kernel_of(CHOOSE_REPLICA)
+def bind_choose_replica(i: CHOOSE_REPLICA, memory: ArrayMemory) -> Thunk:
+    """slots and counts of the chosen experts; the extent holds the counts once it has ended."""
+    slots, ids, table = (operand(i, memory, ref) for ref in (i.slots, i.ids, i.table))
+    counts = integers(i, memory, i.counts)
+    written = memory.written_array(i.extent, i.parts * i.total)
+    places = (slots.rows, slots.start, counts, ids.rows, ids.start, ids.cols, table.rows, table.start)
+    arguments = (*places, i.parts, i.total, i.shift)
+
+    def thunk() -> None:
+        bad = dispatch.choose_replica(*arguments)
+        if bad >= 0:
+            raise ProgramError(
+                f"choose_replica: ids[{bad}] is {ids.view[bad].tolist()}, must be 0 to {table.count - 1} (in: {i})"
+            )
+        written[:] = counts
 
     return thunk
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from ...isa.dispatch import REGROUP, TALLY
+from dataclasses import dataclass
+
+from ...isa.dispatch import CHOOSE_REPLICA, REGROUP, TALLY
 from ...isa.dtype import INT32
 from ...isa.experts import COMBINE, GROUPED_GATED, GROUPED_MATMUL, PERMUTE
 from ...isa.link import ALL_TO_ALL
 from ...isa.operands import Ref
+from ...isa.program import Space
 from ...isa.scaling import SCALE_ROUTED
 from ...isa.situ import GROUPED_SITU_GATED
 from ...models.blocks import Experts, Moe, Situ
 from ..layout import ExpertShare
-from .builder import BlockBuilder
+from .builder import BlockBuilder, buffer
 from .stage import Stage
 
 SENT, RECEIVED, LOCAL = "sent", "received", "local"  # what an exchange moves, and how many rows each own expert gets
@@ -44,53 +47,80 @@ def received_extent(top_k: int, experts: int) -> str:
     return f"received.x{top_k}of{experts}"
 
 
+@dataclass(frozen=True)
+class Chosen:
+    """What tokens chose: ids [tokens, top_k] of `total` experts, or of slots for them, with counts and their extent."""
+
+    ids: Ref
+    counts: Ref
+    extent: str
+    total: int
+
+
+def slots_extent(name: str) -> str:
+    """The extent that holds how many rows each slot of a layer gets, where experts stand in several."""
+    return f"{name}.slots"
+
+
+def choose_replicas(stage: Stage, block: BlockBuilder, moe: Moe, name: str, own: ExpertShare) -> Chosen:
+    """The slots that stand for the chosen experts."""
+    experts, most = moe.experts.count, stage.options.most_copies
+    total, extent = stage.layout.slots(experts), block.extent("slot_loads", slots_extent(name))
+    ids = block.local("slot_ids", INT32, *block.locals["expert_ids"].shape)
+    counts = block.local("slot_counts", INT32, own.parts * total)
+    table = block.param("replicas", buffer(f"{name}.replicas", Space.TABLE, INT32, experts, 1 + most))
+    shift = stage.layout.holder_of(stage.rank)  # so that few tokens on many cards do not all take the first
+    block.emit(CHOOSE_REPLICA(ids, counts, Ref("expert_ids"), table, extent, own.parts, total, shift))
+    return Chosen(ids, counts, extent, total)
+
+
 def lower_experts(
-    stage: Stage, block: BlockBuilder, moe: Moe, name: str, x: Ref, out: Ref, extent: str, own: ExpertShare
+    stage: Stage, block: BlockBuilder, moe: Moe, name: str, x: Ref, out: Ref, chosen: Chosen, own: ExpertShare
 ) -> None:
     """out = this rank's part of the weighted sum of the experts' outputs, to be summed over its holder's ranks."""
     lower = _travelling if own.travels else _local
-    lower(stage, block, moe, name, x, out, extent, own)
+    lower(stage, block, moe, name, x, out, chosen, own)
 
 
 def _local(
-    stage: Stage, block: BlockBuilder, moe: Moe, name: str, x: Ref, out: Ref, extent: str, own: ExpertShare
+    stage: Stage, block: BlockBuilder, moe: Moe, name: str, x: Ref, out: Ref, chosen: Chosen, own: ExpertShare
 ) -> None:
     """out = the weighted sum of this rank's experts' outputs.
 
     Every rank of the tensor-parallel group holds all tokens, so each computes its own experts' rows (or its columns of
     all experts) and the sum over the group combines them: no token travels.
     """
-    rows, counts, slots = stage.routed_rows(moe.router.top_k), Ref("expert_counts"), _slots(block)
-    at = own.part * moe.experts.count + own.first
+    rows, counts, slots = stage.routed_rows(moe.router.top_k), chosen.counts, _slots(block)
+    at, extent = own.part * chosen.total + own.first, chosen.extent
     permuted = block.local("permuted", stage.options.dtype, rows, moe.experts.hidden_size)
-    ids = Ref("expert_ids")
-    block.emit(PERMUTE(permuted, slots, x, ids, extent, own.first, own.count, own.part, own.parts))
+    block.emit(PERMUTE(permuted, slots, x, chosen.ids, extent, own.first, own.count, own.part, own.parts))
     by = _weights(block, moe, permuted, (slots, extent, at, own.count))
     result = _products(stage, block, moe.experts, name, permuted, rows, (counts, extent, at, own.count))
     block.emit(COMBINE(out, result, slots, by, extent, at, own.count))
 
 
 def _travelling(
-    stage: Stage, block: BlockBuilder, moe: Moe, name: str, x: Ref, out: Ref, extent: str, own: ExpertShare
+    stage: Stage, block: BlockBuilder, moe: Moe, name: str, x: Ref, out: Ref, chosen: Chosen, own: ExpertShare
 ) -> None:
     """out = the weighted sum over this rank's part of its tokens, whose rows go to their experts' cards and come back.
 
     Counts are exchanged first, then rows; what arrives is sorted by expert, and sorted back before it returns. Ranks
     that hold another cut of the same experts exchange the same rows; the sum over the tensor-parallel group adds them.
     """
-    dtype, hidden, experts = stage.options.dtype, moe.experts.hidden_size, moe.experts.count
+    dtype, hidden, experts = stage.options.dtype, moe.experts.hidden_size, chosen.total
     members, group = stage.layout.ep, stage.group("ep")
-    sent, received = (stage.program.scalar(made(moe)) for made in (_most_sent, _most_received))
+    top_k, extent = moe.router.top_k, chosen.extent
+    sent, received = (stage.program.scalar(name) for name in (sent_extent(top_k), received_extent(top_k, experts)))
     at, slots = own.part * experts, _slots(block)
     leaving = block.local("leaving", dtype, sent, hidden)
-    block.emit(PERMUTE(leaving, slots, x, Ref("expert_ids"), extent, 0, experts, own.part, own.parts))
+    block.emit(PERMUTE(leaving, slots, x, chosen.ids, extent, 0, experts, own.part, own.parts))
     by = _weights(block, moe, leaving, (slots, extent, at, experts))
     shares, here = (
         block.extent(f"expert_{word}", bound)
         for word, bound in zip(("shares", "here"), shares_extents(experts), strict=True)
     )
     arriving = block.local("arriving", INT32, members * own.count)
-    counts = Ref("expert_counts", at, experts)
+    counts = Ref(chosen.counts.buffer, at, experts)
     block.emit(ALL_TO_ALL(arriving, counts, group, shares, here))
     rows = block.local("expert_rows", INT32, own.count)
     to, of, local = (block.extent(word, exchange_extent(name, word)) for word in (SENT, RECEIVED, LOCAL))
@@ -103,14 +133,6 @@ def _travelling(
     block.emit(REGROUP(arrived, result, arriving, local, members, own.count, True))
     block.emit(ALL_TO_ALL(leaving, arrived, group, of, to))
     block.emit(COMBINE(out, leaving, slots, by, extent, at, experts))
-
-
-def _most_sent(moe: Moe) -> str:
-    return sent_extent(moe.router.top_k)
-
-
-def _most_received(moe: Moe) -> str:
-    return received_extent(moe.router.top_k, moe.experts.count)
 
 
 def _slots(block: BlockBuilder) -> Ref:

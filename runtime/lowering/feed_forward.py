@@ -12,7 +12,7 @@ from ...isa.vector import ADD, GATED
 from ...models.blocks import GatedMlp, Moe, Router, Situ
 from ..layout import ExpertShare
 from .builder import BlockBuilder
-from .experts import expert_extent, lower_experts
+from .experts import Chosen, choose_replicas, expert_extent, lower_experts
 from .latent_experts import LATENTS, lower_latent_in, lower_latent_out
 from .stage import Stage
 
@@ -47,12 +47,15 @@ def lower_moe(stage: Stage, block: BlockBuilder, moe: Moe, name: str, x: Ref, ou
     extent = block.extent("experts", expert_extent(name))
     own = stage.layout.experts_of(stage.rank, moe.experts.count)
     _route(stage, block, moe.router, name, x, extent, own)
+    chosen = Chosen(Ref("expert_ids"), Ref("expert_counts"), extent, moe.experts.count)
+    if stage.layout.redundant:
+        chosen = choose_replicas(stage, block, moe, name, own)
     if moe.latent is None:
-        lower_experts(stage, block, moe, name, x, out, extent, own)
+        lower_experts(stage, block, moe, name, x, out, chosen, own)
     else:
         taken, given = (block.local(part, stage.options.dtype, "tokens", moe.experts.hidden_size) for part in LATENTS)
         lower_latent_in(stage, block, moe.latent, name, x, taken)
-        lower_experts(stage, block, moe, name, taken, given, extent, own)
+        lower_experts(stage, block, moe, name, taken, given, chosen, own)
         lower_latent_out(stage, block, moe.latent, name, given, out)
     if moe.shared is not None:
         _shared(stage, block, moe, name, x, out)

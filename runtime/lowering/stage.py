@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ...isa.dtype import INT32, INT64, DType
@@ -66,7 +67,8 @@ class LoweringOptions:
 
     `native` are the mnemonics that the card executes itself, `fuse` the fusions that are made of them; `mode` says how
     attention reaches a context that is spread over shares. `kv_pages` ideal gives layers that look back only so far
-    pages of their own, which hold no more.
+    pages of their own, which hold no more. `placements` says
+    which expert stands in each slot of a layer, by the layer's name, where some stand in several.
     """
 
     dtype: DType
@@ -81,7 +83,13 @@ class LoweringOptions:
     activations: Activations | None = None
     mode: Mode = "whole"
     sequence_parallel: bool = False
+    placements: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     kv_pages: KvPages = "unified"
+
+    @property
+    def most_copies(self) -> int:
+        """The most slots that one expert of any layer has."""
+        return max(max(Counter(placement).values()) for placement in self.placements.values())
 
 
 @dataclass(frozen=True)
@@ -107,7 +115,7 @@ class Stage:
         self.rank, self.number = rank, layout.stage_of(rank)
         self.tp_index = layout.tp_index_of(rank)
         self.layers = layout.stage_layers(len(graph.layers))[self.number]
-        self.weights = WeightPlan(layout, rank, options.dtype, options.holding)
+        self.weights = WeightPlan(layout, rank, options.dtype, options.holding, options.placements)
         head = "" if options.head == "pick" else "-nohead"
         mode = "" if options.mode == "whole" else f"-{options.mode}"
         self.program = ProgramBuilder(f"{graph.family}-stage{self.number}{mode}{head}", options.queue_of)

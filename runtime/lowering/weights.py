@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from ...isa.dtype import DType
 from ...isa.instruction import TensorType, elements, split_even
@@ -64,8 +66,16 @@ class WeightBuffer:
 class WeightPlan:
     """The weight buffers of one rank, collected while its blocks are lowered."""
 
-    def __init__(self, layout: Layout, rank: int, dtype: DType, holding: Holding | None = None) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        rank: int,
+        dtype: DType,
+        holding: Holding | None = None,
+        placements: Mapping[str, Sequence[int]] = MappingProxyType({}),
+    ) -> None:
         self.layout, self.dtype, self.holding = layout, dtype, holding or Holding()
+        self.placements = placements
         self.rank, self.tp, self.index = rank, layout.tp, layout.tp_index_of(rank)
         self.buffers: dict[str, WeightBuffer] = {}
 
@@ -238,9 +248,10 @@ class WeightPlan:
     def experts(self, name: str, experts: Experts) -> ExpertWeights:
         """The matrices of this rank's experts, cut along their width by the experts' own tensor-parallel degree."""
         own = self.layout.experts_of(self.rank, experts.count)
+        placement = self.placements.get(name.removesuffix(".experts"), range(experts.count))
         share = experts.intermediate_size // own.slices
         cut = own.slice_ * share, (own.slice_ + 1) * share
-        width, hidden, ids = cut[1] - cut[0], experts.hidden_size, range(own.first, own.first + own.count)
+        width, hidden, ids = cut[1] - cut[0], experts.hidden_size, placement[own.first : own.first + own.count]
         gate_up = [piece for e in ids for piece in _gate_up_pieces(experts, e, cut)]
         down = [_down_piece(experts, e, cut) for e in ids]
         gate_up_bias = down_bias = None

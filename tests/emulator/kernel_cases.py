@@ -9,7 +9,7 @@ import numpy as np
 from siltwin.emulator.kernels.registry import KERNELS
 from siltwin.isa.activations import GROUPED_QUANTISE, GROUPED_QUANTISE_STATIC, QUANTISE, QUANTISE_STATIC
 from siltwin.isa.attention_parts import HEADS_MATMUL, MASKED_SOFTMAX, PAGED_SCORES, PAGED_VALUES
-from siltwin.isa.dispatch import REGROUP, TALLY
+from siltwin.isa.dispatch import CHOOSE_REPLICA, REGROUP, TALLY
 from siltwin.isa.dma import COPY, EMBEDDING, GATHER, HOST_LOAD, HOST_STORE, SCATTER
 from siltwin.isa.dtype import BF16, DTYPES, FP16, FP32, INT32, INT64, DType, decode, encode
 from siltwin.isa.elementary import CLAMP, MAP, MULTIPLY
@@ -528,6 +528,22 @@ def tally(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
     return build(instruction, entries, exact=True, extents={"sizes": tuple(sizes)})
 
 
+def choose_replica(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    experts, parts = 4, 1 + m % 2
+    copies = rng.integers(1, 4, experts)
+    table = np.zeros((experts, 4), np.int32)
+    table[:, 0] = copies
+    table[:, 1:] = rng.integers(0, 9, (experts, 3))
+    entries = {
+        "s": (INT32, np.zeros((m, 3), np.int32)),
+        "c": (INT32, np.zeros(parts * 9, np.int32)),
+        "i": (INT32, choices(rng, m, experts, 3)),
+        "t": (INT32, table),
+    }
+    instruction = CHOOSE_REPLICA(Ref("s"), Ref("c"), Ref("i"), Ref("t"), "e", parts, 9, n % 3)
+    return build(instruction, entries, exact=True)
+
+
 def regroup(back: bool) -> Callable[[np.random.Generator, DType, int, int], Case]:
     def made(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
         members, own = 1 + m % 4, 1 + n % 3
@@ -949,6 +965,7 @@ CASES: dict[str, Callable[[np.random.Generator, DType, int, int], Case]] = {
     "route": route,
     "permute": permute,
     "tally": tally,
+    "choose_replica": choose_replica,
     "regroup": regroup(False),
     "regroup back": regroup(True),
     "grouped_matmul": grouped_matmul,

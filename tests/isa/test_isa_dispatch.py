@@ -61,3 +61,21 @@ def test_sorting_moves_the_rows_that_came_and_no_more(bench: Any) -> None:
         bench.work(REGROUP.format(back="no"), extents=extents | {"q_lens": (4, 5)}, **REGROUP_TYPES)
     with pytest.raises(ProgramError, match="q_lens has 1 entries, must have 2"):
         bench.work(REGROUP.format(back="no"), extents=extents | {"q_lens": (4,)}, **REGROUP_TYPES)
+
+
+def test_tokens_take_the_slots_of_an_expert_in_turn(bench: Any) -> None:
+    """Expert 0 stands in slots 4, 1 and 3, expert 1 in slot 0; two parts, and the count begins at 1."""
+    line = "choose_replica slots=%s counts=%c ids=%i table=%a extent=e0 parts=2 total=5 shift=1"
+    types = {"s": "int32[t, 1]", "c": "int32[10]", "i": "int32[t, 1]", "a": "int32[2, 4]"}
+    program = bench.program(line, **types)
+    arrays = {
+        "s": np.zeros((7, 1), np.int32),
+        "c": np.zeros(10, np.int32),
+        "i": np.array([[0], [0], [0], [1], [0], [0], [0]], np.int32),
+        "a": np.array([[3, 4, 1, 3], [1, 0, 0, 0]], np.int32),
+    }
+    written = run_program(program, arrays, Binding({"t": (7,)}, {"g": 0}))
+    assert arrays["s"][:, 0].tolist() == [1, 1, 3, 0, 4, 4, 1]  # turns 1 1 2 2 3 3 4
+    assert written["e0"] == tuple(arrays["c"].tolist()) == (0, 2, 0, 1, 1, 1, 1, 0, 0, 1)
+    work = bench.work(line, extents={"t": (7,)}, **types)
+    assert (work.read_bytes, work.write_bytes) == (4 * (7 + 8), 4 * (7 + 10))

@@ -183,6 +183,10 @@ LEGAL: dict[str, tuple[str, str]] = {
         "rows=%r counts=%c arriving=%a sizes=kv_lens sent=e0 received=e1 local=e2 members=3 experts=2",
         "r: int32[2]; c: int32[8]; a: int32[6]",
     ),
+    "choose_replica": (
+        "slots=%s counts=%c ids=%i table=%a extent=q_lens parts=2 total=5 shift=1",
+        "s: int32[t, 3]; c: int32[10]; i: int32[t, 3]; a: int32[4, 3]",
+    ),
     "regroup": (
         "dst=%d x=%x arriving=%a local=kv_lens members=3 experts=2 back=no",
         "d: bf16[n, 4]; x: fp32[t, 4]; a: int32[6]",
@@ -515,6 +519,10 @@ BROKEN: list[tuple[str, str, str]] = [  # mnemonic, "what was -> what stands ins
     ("tally", "r: int32[2] -> r: int32[3]", "rows is int32.3., must be int32.2."),
     ("tally", "c: int32[8] -> c: int64[8]", "counts is int64.8., must be int32"),
     ("tally", "received=e1 -> received=e0", "sent, received and local must differ"),
+    ("choose_replica", "s: int32[t, 3] -> s: int32[t, 2]", "must be int32 .tokens, chosen."),
+    ("choose_replica", "a: int32[4, 3] -> a: int32[4, 1]", "must be int32 .experts, 1 . most"),
+    ("choose_replica", "c: int32[10] -> c: int32[8]", "counts is int32.8., must be int32.10."),
+    ("choose_replica", "shift=1 -> shift=-1", "parts and total must be 1 or more"),
     ("regroup", "a: int32[6] -> a: fp32[6]", "arriving is fp32.6., must be int32.6."),
     ("regroup", "x: fp32[t, 4] -> x: fp32[t, 5]", "must be .rows, columns. of equal columns"),
     ("regroup", "x: fp32[t, 4] -> x: int8[t, 4]", "int8 does not convert to bf16"),

@@ -191,6 +191,10 @@ EXAMPLES = {
         "rows=%r counts=%c arriving=%a sizes=ql sent=used received=used2 local=used3 members=3 experts=2",
         "r:int32[2] c:int32[8] a:int32[6]",
     ),
+    "choose_replica": (
+        "slots=%s counts=%c ids=%i table=%a extent=used parts=2 total=5 shift=1",
+        "s:int32[t,3] c:int32[10] i:int32[t,3] a:int32[4,3]",
+    ),
     "regroup": (
         "dst=%d x=%x arriving=%a local=ql members=3 experts=2 back=yes",
         "d:bf16[n,4] x:fp32[t,4] a:int32[6]",

@@ -1,0 +1,100 @@
+"""Where experts stand when some stand in several places: the most loaded are copied, and all are packed evenly."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ..isa.errors import ConfigError
+from ..isa.instruction import Array, split_even
+from ..models.blocks import Graph, Moe
+from ..models.fields import cut
+from .layout import Layout
+from .lowering.weights import layer_name
+
+Placement = tuple[int, ...]  # the expert of every slot, member after member
+
+
+def placement_of(loads: Sequence[float], slots: int, members: int) -> Placement:
+    """The expert of each slot: those of most load a copy get one more, then copies go where least load stands.
+
+    At most one copy of an expert stands with a member, as long as there is room elsewhere; the lower index wins a tie.
+    As DeepSeek's expert-parallel load balancer does without groups.
+    """
+    copies = [1] * len(loads)
+    for _ in range(slots - len(loads)):
+        open_ = [expert for expert, count in enumerate(copies) if count < members]
+        copies[max(open_, key=lambda expert: (loads[expert] / copies[expert], -expert))] += 1
+    replicas = [(loads[expert] / count, expert) for expert, count in enumerate(copies) for _ in range(count)]
+    room = [size for _, size in split_even(slots, members)]
+    held: list[list[int]] = [[] for _ in range(members)]
+    total = [0.0] * members
+    for load, expert in sorted(replicas, key=lambda item: (-item[0], item[1])):
+        free = [member for member in range(members) if len(held[member]) < room[member]]
+        apart = [member for member in free if expert not in held[member]] or free
+        member = min(apart, key=lambda member: (total[member], len(held[member]), member))
+        held[member].append(expert)
+        total[member] += load
+    return tuple(expert for own in held for expert in sorted(own))
+
+
+def placements_of(graph: Graph, layout: Layout, loads: Mapping[int, Sequence[float]]) -> dict[str, Placement]:
+    """The placement of every expert layer by its name; layers without loads count as evenly loaded."""
+    if not layout.redundant:
+        return {}
+    found = {}
+    for layer in graph.layers:
+        if isinstance(layer.mlp, Moe):
+            experts = layer.mlp.experts.count
+            own = loads.get(layer.index, (1.0,) * experts)
+            found[layer_name(layer)] = placement_of(own, layout.slots(experts), layout.ep)
+    return found
+
+
+def read_loads(path: str, graph: Graph) -> dict[int, Sequence[float]]:
+    """Loads of experts from a JSON file: a list for all layers, or lists by layer index; ConfigError if neither."""
+    try:
+        content = json.loads(Path(path).read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--expert-loads {path!r} cannot be read: {error}") from None
+    counts = {layer.index: layer.mlp.experts.count for layer in graph.layers if isinstance(layer.mlp, Moe)}
+    by_layer = {str(index): content for index in counts} if isinstance(content, list) else content
+    if not isinstance(by_layer, dict):
+        raise ConfigError(f"--expert-loads {path!r} holds {cut(repr(content))}; give a list, or lists by layer index")
+    found: dict[int, Sequence[float]] = {}
+    for name, loads in by_layer.items():
+        index = int(name) if name.isdecimal() and len(name) < 9 else -1
+        if index not in counts:
+            raise ConfigError(f"--expert-loads {path!r}: {cut(repr(name))} is no layer with experts")
+        if not isinstance(loads, list) or not all(type(x) in (int, float) and 0 <= x < 1e18 for x in loads):
+            raise ConfigError(f"--expert-loads {path!r}: layer {name} must be a list of numbers, 0 or more")
+        if len(loads) != counts[index]:
+            raise ConfigError(
+                f"--expert-loads {path!r}: layer {name} has {len(loads)} loads for {counts[index]} experts"
+            )
+        found[index] = loads
+    return found
+
+
+def replica_table(placement: Placement, experts: int, columns: int) -> Array:
+    """int32 [experts, columns]: how many slots each expert has, and which."""
+    table = np.zeros((experts, columns), np.int32)
+    for slot, expert in enumerate(placement):
+        table[expert, 0] += 1
+        table[expert, table[expert, 0]] = slot
+    return table
+
+
+def slot_loads(counts: Sequence[int], placement: Placement) -> tuple[int, ...]:
+    """Choices of each slot where those of an expert are dealt to its slots in turn."""
+    slots: dict[int, list[int]] = {}
+    for slot, expert in enumerate(placement):
+        slots.setdefault(expert, []).append(slot)
+    found = [0] * len(placement)
+    for expert, own in slots.items():
+        for slot, (_, size) in zip(own, split_even(counts[expert], len(own)), strict=True):
+            found[slot] = size
+    return tuple(found)
