@@ -97,7 +97,8 @@ JOB_OPTIONS: tuple[Callable[[F], F], ...] = (
     click.option("--layout", metavar="tp=N,pp=N,dp=N,cp=N,ep=N", help="The mesh of cards (default: one card)."),
     click.option("--placement", metavar="pp,tp|packed|0,1,..", help="Cards of ranks (default: tp within a node)."),
     click.option("--dtype", metavar="DTYPE", help="Weights and activations: float32, bfloat16, float16 (or fp32 ...)."),
-    click.option("--kv-dtype", metavar="DTYPE", help="The KV cache (default: bfloat16)."),
+    click.option("--kv-dtype", metavar="DTYPE", help="The KV cache: floats, fp8 or int8 (default: bfloat16)."),
+    click.option("--kv-scales", metavar="tensor|head", help="Of an fp8 or int8 KV cache (default: tensor for fp8)."),
     click.option("--kv-pages", type=click.Choice(["unified", "ideal"]), help="Ideal: windows free pages they left."),
     click.option(
         "--weights",

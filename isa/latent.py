@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .cache import PagedCache
 from .errors import ProgramError
 from .instruction import (
     Array,
@@ -38,6 +39,9 @@ class LATENT_ATTENTION(Instruction, opcode=0x18, unit=Unit.TENSOR):
     `chosen` is int32 [tokens, top_k], as `select_keys` writes it: a query that sees more than top_k tokens attends to
     those at its row's positions alone, which must ascend; all others attend to all they see. Sequences longer than
     top_k are absorbed, and only the chosen rows of the cache are gathered.
+
+    With `cache_scales` fp32 [pages, page_tokens, groups] the cache holds codes, every `cache_group` of a row sharing a
+    scale; `cache_rest` [pages, page_tokens, columns] then holds the end of the row as floats, such as r.
     """
 
     dst: Out
@@ -56,6 +60,14 @@ class LATENT_ATTENTION(Instruction, opcode=0x18, unit=Unit.TENSOR):
     v_dim: int
     scale: float
     chosen: OptionalIn = None
+    cache_scales: OptionalIn = None
+    cache_rest: OptionalIn = None
+    cache_group: int = 0
+
+    @property
+    def paged(self) -> PagedCache:
+        """The cache, its scales, and the shared key parts where they lie apart."""
+        return PagedCache(self, self.cache, self.cache_scales, self.cache_rest, self.cache_group)
 
     def _context(self) -> PagedContext:
         return PagedContext(self, self.q_nope, self.tables, self.q_lens, self.kv_lens, self.q_extent, self.kv_extent)
@@ -68,20 +80,20 @@ class LATENT_ATTENTION(Instruction, opcode=0x18, unit=Unit.TENSOR):
             held, whole = t.type_of(getattr(self, name)), (*tokens, self.heads * dim)
             require(held.shape == whole, self, f"{name} is {held}, must be {list(whole)}")
         cache, w = t.type_of(self.cache), t.type_of(self.w)
+        row = cache.shape[-1] if self.cache_scales is None else self.paged.row(t)
         require(
             len(cache.shape) == 3
             and isinstance(cache.shape[1], int)
             and cache.shape[1] > 0
-            and isinstance(cache.shape[2], int)
-            and cache.shape[2] > self.rope_dim,
+            and isinstance(row, int)
+            and row > self.rope_dim,
             self,
             f"cache is {cache}, must be [pages, page_tokens, latent + {self.rope_dim}], page_tokens a number above 0",
         )
-        assert isinstance(cache.shape[2], int)
-        whole_w = (self.heads * (self.nope_dim + self.v_dim), cache.shape[2] - self.rope_dim)
+        whole_w = (self.heads * (self.nope_dim + self.v_dim), self.paged.row(t) - self.rope_dim)
         require(w.shape == whole_w, self, f"w is {w}, must be {list(whole_w)}")
-        require_floats(self, t, self.dst, self.q_nope, self.q_rope, self.cache, self.w)
-        require_apart(self, self.dst, self.q_nope, self.q_rope, self.cache, self.w, self.chosen)
+        require_floats(self, t, self.dst, self.q_nope, self.q_rope, self.w)
+        require_apart(self, self.dst, self.q_nope, self.q_rope, *self.paged.refs, self.w, self.chosen)
         if self.chosen is not None:
             require_choice(self, t, self.chosen, tokens[0])
         self._context().check(t)
@@ -89,14 +101,14 @@ class LATENT_ATTENTION(Instruction, opcode=0x18, unit=Unit.TENSOR):
     def shape(self, s: Sizes) -> LatentShape:
         """The geometry for bound extents."""
         cache = s.shape(self.cache)
-        dims = (self.heads, self.nope_dim, self.rope_dim, self.v_dim, cache[2] - self.rope_dim)
+        dims = (self.heads, self.nope_dim, self.rope_dim, self.v_dim, self.paged.row(s) - self.rope_dim)
         top_k = s.shape(self.chosen)[1] if self.chosen is not None else 0
         return LatentShape(*self._context().bound(s), *dims, cache[1], top_k)
 
     def work(self, s: Sizes) -> Work:
         shape = self.shape(s)
         pairs = list(zip(shape.q_lens, shape.kv_lens, strict=True))
-        row_bytes = s.type_of(self.cache).dtype.bytes_of(s.shape(self.cache)[2])
+        row_bytes = self.paged.row_bytes(s)
         return Work(
             Unit.TENSOR,
             ops=sum(shape.taken_ops(*pair) for pair in pairs),
@@ -108,7 +120,8 @@ class LATENT_ATTENTION(Instruction, opcode=0x18, unit=Unit.TENSOR):
         )
 
     def execute(self, m: Memory) -> None:
-        q_nope, q_rope, cache, w = (m.get(ref) for ref in (self.q_nope, self.q_rope, self.cache, self.w))
+        q_nope, q_rope, w = (m.get(ref) for ref in (self.q_nope, self.q_rope, self.w))
+        cache = self.paged.values(m)
         chosen = None if self.chosen is None else m.get(self.chosen)
         out = np.zeros(m.shape(self.dst), np.float32)
         for rows, context in self._context().sequences(m, cache):

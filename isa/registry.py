@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import MISSING
 from typing import Any
 
 from . import (
@@ -70,7 +71,7 @@ def decode_instruction(reader: Reader) -> Instruction:
 
 
 def parse_instruction(text: str) -> Instruction:
-    """Read `mnemonic name=value ...`; every operand must be given once."""
+    """Read `mnemonic name=value ...`; every operand must be given once, those with a default at most once."""
     mnemonic, *words = text.split() or [""]
     if mnemonic not in INSTRUCTIONS:
         raise ProgramError(f"unknown instruction {mnemonic!r}; known: {', '.join(INSTRUCTIONS)}")
@@ -86,7 +87,7 @@ def parse_instruction(text: str) -> Instruction:
             values[name] = cls.operands[name].parse(value)
         except ProgramError as error:
             raise ProgramError(f"{mnemonic}: {name}: {error}") from None
-    missing = cls.operands.keys() - values.keys()
+    missing = {name for name in cls.operands if cls.__dataclass_fields__[name].default is MISSING} - values.keys()  # type: ignore[attr-defined]
     if missing:
         raise ProgramError(f"{mnemonic}: operands missing: {', '.join(sorted(missing))}")
     return cls(**values)

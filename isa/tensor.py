@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .cache import PagedCache
 from .instruction import (
     Array,
     Instruction,
@@ -73,7 +74,8 @@ class ATTENTION(Instruction, opcode=0x11, unit=Unit.TENSOR):
     sees the keys at or before its own position, at most `window` of them (0: all), or those from the last multiple of
     `chunk` on (0: all). A score s becomes cap * tanh(s / cap) under a `soft_cap` above 0. The softmax is in fp32; query
     head h uses key head h * kv_heads // heads. `sinks` holds a logit a head that joins the softmax and is then dropped.
-    The extents hold the same lengths, for Work.
+    The extents hold the same lengths, for Work. `cache_scales` fp32 [pages, page_tokens, groups] scale a cache of
+    codes, every `cache_group` of a row one.
     """
 
     dst: Out
@@ -93,6 +95,13 @@ class ATTENTION(Instruction, opcode=0x11, unit=Unit.TENSOR):
     sinks: OptionalIn = None
     chunk: int = 0
     soft_cap: float = 0.0
+    cache_scales: OptionalIn = None
+    cache_group: int = 0
+
+    @property
+    def paged(self) -> PagedCache:
+        """The cache and its scales."""
+        return PagedCache(self, self.cache, self.cache_scales, None, self.cache_group)
 
     def check(self, t: Shapes) -> None:
         self._check_heads()
@@ -107,8 +116,9 @@ class ATTENTION(Instruction, opcode=0x11, unit=Unit.TENSOR):
             self,
             f"cache is {cache}, must be [pages, page_tokens, {row}], page_tokens a number above 0",
         )
-        require_floats(self, t, self.dst, self.q, self.cache, self.sinks)
-        require_apart(self, self.dst, self.q, self.cache, self.sinks)
+        self.paged.row(t)
+        require_floats(self, t, self.dst, self.q, self.sinks)
+        require_apart(self, self.dst, self.q, *self.paged.refs, self.sinks)
         if self.sinks is not None:
             sinks = t.type_of(self.sinks)
             require(sinks.shape == (self.heads,), self, f"sinks is {sinks}, must be [{self.heads}]")
@@ -131,7 +141,7 @@ class ATTENTION(Instruction, opcode=0x11, unit=Unit.TENSOR):
         q_lens, kv_lens = self._context().bound(s)
         pairs = sum(visible(q, kv, self.window, self.chunk) for q, kv in zip(q_lens, kv_lens, strict=True))
         seen = sum(touched(q, kv, self.window, self.chunk) for q, kv in zip(q_lens, kv_lens, strict=True))
-        row_bytes = s.type_of(self.cache).dtype.bytes_of(s.shape(self.cache)[2])
+        row_bytes = self.paged.row_bytes(s)
         return Work(
             Unit.TENSOR,
             ops=2 * pairs * self.heads * (self.qk_dim + self.v_dim),
@@ -153,7 +163,7 @@ class ATTENTION(Instruction, opcode=0x11, unit=Unit.TENSOR):
         )
 
     def execute(self, m: Memory) -> None:
-        q, cache = m.get(self.q), m.get(self.cache)
+        q, cache = m.get(self.q), self.paged.values(m)
         out = np.zeros(m.shape(self.dst), np.float32)
         sinks = np.full(self.heads, -np.inf, np.float32) if self.sinks is None else m.get(self.sinks)
         for rows, context in self._context().sequences(m, cache):

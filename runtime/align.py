@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..isa.dtype import BF16
 from ..isa.errors import ConfigError
 from .align_ask import PLAIN, AlignAsk
 from .align_sequences import Asked, sequences_of
@@ -97,7 +98,7 @@ def _align(prepared: Prepared, ask: AlignAsk) -> _Aligned:
     rounding, tolerance = bounds_of(prepared.plan)
 
     def rounded() -> Outputs:
-        reference.show_rounding(rounding)
+        reference.show_rounding(rounding if rounding.bits > 8 else BF16)
         return through(reference, requests, prepared.cached, choices)
 
     theirs = through(reference, requests, prepared.cached, choices)

@@ -14,7 +14,7 @@ from .report_align import DriftPart, LayerDrift, LogitsDrift
 from .routes import Routes
 
 # By the coarsest format among weights, activations and KV: two units in its last place; for fp32 what we promise.
-TOLERANCES = {"fp32": 1e-4, "fp16": 2**-10, "bf16": 2**-7}
+TOLERANCES = {"fp32": 1e-4, "fp16": 2**-10, "bf16": 2**-7, "int8": 2**-6, "fp8_e4m3": 2**-3, "fp8_e5m2": 2**-2}
 # Where inputs become codes: what one code more or less in a few of them does to a row.
 CODED = {"int8": 2**-5, "fp8_e4m3": 2**-4, "fp8_e5m2": 2**-3}
 # How far beyond rounding's own effect on the reference an error may lie. Over 400 random models, sharded at random, the

@@ -39,6 +39,7 @@ class Job:
     dtype: str | None = None
     kv_dtype: str | None = None
     kv_pages: str = "unified"
+    kv_scales: str | None = None
     weights: str | None = None
     group: int | None = None
     fuse: str | None = None
@@ -125,6 +126,7 @@ class Job:
             "placement",
             "dtype",
             "kv_dtype",
+            "kv_scales",
             "weights",
             "activations",
             "calibrate",

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ..emulator.hbm import Hbm
 from ..emulator.spec import CardSpec
-from ..isa.dtype import DType
+from ..isa.dtype import BF16, DType
 from ..isa.instruction import split_even
 from ..isa.program import Binding
 from ..isa.work import Unit
@@ -24,6 +24,7 @@ from .lowering.arena import plan_arena
 from .lowering.context import ALL_TOKENS, RETURNED, Mode, chooses, has_states
 from .lowering.held import Holding
 from .lowering.lower import BuiltProgram, LoweredProgram, build, place
+from .lowering.passes.cache import CodedCache
 from .lowering.passes.compose import refuse_missing
 from .lowering.passes.packed import Activations
 from .lowering.passes.rewrite import CONTEXT
@@ -61,9 +62,9 @@ class JobPlan:
 
     `all_logits` computes the logits of every prompt position instead of the last one's; `holding` says which weights
     lie packed in device memory, `activations` how what they are multiplied by is quantised, and `calibration` holds the
-    sequences that its static scales come from. `fuse` names the fusions of its programs; `cp_prefill` is how attention
-    reaches a context that is spread over shares where a step has prompt tokens. `fills` makes room for steps that
-    compute what is cached. With `kv_pages` ideal, layers with windows or chunks let pages go that they read no more.
+    sequences that its static scales come from; `cache` says how caches hold codes (None: floats of `kv_dtype`). `fuse`
+    names the fusions of its programs; `cp_prefill` is how attention reaches a context that is spread over shares where
+    a step has prompt tokens. `fills` makes room for steps that compute what is cached. With `kv_pages` ideal, layers with windows or chunks let pages go that they read no more.
     """
 
     graph: Graph
@@ -82,6 +83,7 @@ class JobPlan:
     holding: Holding = Holding()
     fuse: tuple[str, ...] = DEFAULT_FUSIONS
     activations: Activations | None = None
+    cache: CodedCache | None = None
     calibration: tuple[tuple[int, ...], ...] = ()
     cp_prefill: Mode = "ring"
     fills: bool = False
@@ -257,7 +259,7 @@ class JobPlan:
         if key not in self._built:
             options = LoweringOptions(
                 self.dtype,
-                self.kv_dtype,
+                self.kv_dtype if self.cache is None else BF16,
                 self.page_tokens,
                 self.queue_of,
                 self.sampling,
@@ -270,6 +272,7 @@ class JobPlan:
                 self.sequence_parallel,
                 self.placements,
                 self.kv_pages,
+                self.cache,
             )
             self._built[key] = build(self.graph, self.layout, rank, options)
         return self._built[key]

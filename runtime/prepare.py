@@ -21,6 +21,7 @@ from ..models.scale import scaled_checkpoint
 from .calibration import calibration_ids
 from .job import MOST_TOKENS, Job
 from .layout import check_layout, parse_layout
+from .lowering.passes.cache import CodedCache
 from .lowering.passes.fuse import parse_fusions
 from .lowering.stage import Sampling
 from .placement import place, straddling
@@ -31,6 +32,7 @@ from .rests_on import settings_without_effect, user_set
 from .scheduler import Request
 
 DEFAULT_NEW_TOKENS = 128
+CODED = ("fp8_e4m3", "fp8_e5m2", "int8")
 RUNNABLE = ("fp32", "bf16", "fp16")
 
 
@@ -100,6 +102,7 @@ def prepare(job: Job, *, any_dtype: bool = False) -> Prepared:
         all_logits=job.logits,
         cp_prefill="allgather" if job.cp_prefill == "allgather" else "ring",
         holding=(holding := holding_of(job.weights, job.group, checkpoint)),
+        cache=coded_cache_of(kv_dtype, job.kv_scales),
         activations=activations_of(job.activations, job.calibrate is not None, holding, card),
         calibration=() if job.calibrate is None else calibration_ids(job.calibrate, checkpoint, job.seed),
         fuse=parse_fusions(job.fuse),
@@ -169,13 +172,26 @@ def cluster_of(card: CardSpec, cards: int, given: ClusterSpec | None) -> Cluster
 def _dtypes(job: Job, checkpoint: Checkpoint, card: CardSpec | None) -> tuple[DType, DType]:
     dtype = parse_dtype(job.dtype) if job.dtype is not None else checkpoint.config.dtype
     kv_dtype = parse_dtype(job.kv_dtype) if job.kv_dtype is not None else BF16
-    for option, value in (("--dtype", dtype), ("--kv-dtype", kv_dtype)):
-        if value.name not in RUNNABLE:
-            raise NotYetError(f"{option} {value.name} comes with a later version; use one of {', '.join(RUNNABLE)}")
+    for option, value, known in (("--dtype", dtype, RUNNABLE), ("--kv-dtype", kv_dtype, (*RUNNABLE, *CODED))):
+        if value.name not in known:
+            raise NotYetError(f"{option} {value.name} comes with a later version; use one of {', '.join(known)}")
     if card is not None and dtype.name not in card.tensor.rate:
-        known = ", ".join(card.tensor.rate)
-        raise ConfigError(f"{card.name} has no tensor rate for --dtype {dtype.name}; it has {known}")
+        rates = ", ".join(card.tensor.rate)
+        raise ConfigError(f"{card.name} has no tensor rate for --dtype {dtype.name}; it has {rates}")
     return dtype, kv_dtype
+
+
+def coded_cache_of(kv_dtype: DType, scales: str | None) -> CodedCache | None:
+    """How caches hold codes: fp8 without scales unless they are asked for by head, int8 by head."""
+    if kv_dtype.name not in CODED:
+        if scales is not None:
+            raise ConfigError(f"--kv-scales are those of a cache in {', '.join(CODED)}; --kv-dtype is {kv_dtype}")
+        return None
+    if scales not in (None, "tensor", "head"):
+        raise ConfigError(f"--kv-scales {scales!r} is none; choose head (of each token) or tensor")
+    if scales == "tensor" and not kv_dtype.is_float:
+        raise ConfigError(f"--kv-scales tensor leaves {kv_dtype} without scales; use head")
+    return CodedCache(kv_dtype, scales == "head" or not kv_dtype.is_float)
 
 
 def _warnings(plan: JobPlan, cluster: ClusterSpec, placement: tuple[int, ...], named: bool) -> list[str]:

@@ -103,7 +103,7 @@ def _unpacked(plan: JobPlan) -> list[str]:
     stored = plan.holding.stored
     return [
         weight.name
-        for rank in dict.fromkeys(plan.twins)
+        for rank in (plan.layout.rank(stage, 0) for stage in range(plan.layout.pp))
         for weight in plan.outlined(rank, plan.variants[0]).weights
         if weight.packed is None and any(piece.tensor in stored for piece in weight.pieces)
     ]

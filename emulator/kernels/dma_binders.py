@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ...isa.dma import COPY, EMBEDDING, GATHER, HOST_LOAD, HOST_STORE, SCATTER
 from ...isa.errors import NotYetError, ProgramError
 from ...isa.instruction import Instruction
@@ -60,10 +62,24 @@ def bind_gather(i: GATHER, memory: ArrayMemory) -> Thunk:
     return thunk
 
 
+def _scattered(i: SCATTER, memory: ArrayMemory) -> tuple[Operand, Operand, Thunk | None]:
+    """Target, source, and what rounds the source to 8 bits first, by the card's rules, where the target holds such."""
+    target, source = operand(i, memory, i.dst), operand(i, memory, i.src)
+    kind = target.dtype
+    if kind is source.dtype or kind.bits != 8 or source.dtype not in FLOATS:
+        return *rows_between(i, memory, i.dst, i.src), None
+    codes = np.empty((source.count, source.cols), kind.storage)
+
+    def narrow() -> None:
+        codes[...] = memory.rules.stored(memory.get(i.src).reshape(codes.shape), kind)
+
+    return target, Operand(codes, 0, source.cols, kind, codes.shape), narrow
+
+
 @kernel_of(SCATTER)
 def bind_scatter(i: SCATTER, memory: ArrayMemory) -> Thunk:
     """dst[index[i]] = src[i]; nothing is written when an index is out of range."""
-    dst, src = rows_between(i, memory, i.dst, i.src)
+    dst, src, narrow = _scattered(i, memory)
     index = integers(i, memory, i.index)
     arguments = (dst.rows, dst.start, src.rows, src.start, dst.cols, index)
 
@@ -75,6 +91,8 @@ def bind_scatter(i: SCATTER, memory: ArrayMemory) -> Thunk:
             raise ProgramError(
                 f"scatter: index[{repeated}] is {index[repeated]} again, so order would matter (in: {i})"
             )
+        if narrow is not None:
+            narrow()
         moves.scatter(*arguments)
 
     return thunk

@@ -10,6 +10,7 @@ from ...isa.meaning import ArrayMemory
 from ...isa.work import LatentShape
 from .attention import check_attention
 from .binding import Operand, Thunk, floats, integers, kernel_of, operand
+from .coded_cache import cache_operand
 from .latent import CHOICE_BLOCK, CHOSEN, chosen_attention, latent_attention
 from .tensor_binders import attention_error
 from .threads import over_rows
@@ -18,12 +19,13 @@ from .threads import over_rows
 @kernel_of(LATENT_ATTENTION)
 def bind_latent_attention(i: LATENT_ATTENTION, memory: ArrayMemory) -> Thunk:
     """Softmax attention of each sequence's new tokens over the latents of its pages."""
-    dst, own, turned, cache, w = floats(i, memory, i.dst, i.q_nope, i.q_rope, i.cache, i.w)
-    pages, page_tokens = cache.shape[0], cache.shape[1]
+    dst, own, turned, w = floats(i, memory, i.dst, i.q_nope, i.q_rope, i.w)
     if i.tables.size is not None:
         raise ProgramError(f"{i.mnemonic}: tables must be a whole buffer, not columns of one (in: {i})")
     tables = operand(i, memory, i.tables).rows
     q_lens, kv_lens = integers(i, memory, i.q_lens), integers(i, memory, i.kv_lens)
+    cache, decode = cache_operand(i.paged, memory, tables, kv_lens)
+    pages, page_tokens = cache.shape[0], cache.shape[1]
     ways = np.empty(len(q_lens), np.uint8)
     places = (dst.rows, dst.start, own.rows, own.start, turned.rows, turned.start, cache.rows, cache.start, page_tokens)
     dims = (i.heads, i.nope_dim, i.rope_dim, i.v_dim, w.cols)
@@ -43,6 +45,8 @@ def bind_latent_attention(i: LATENT_ATTENTION, memory: ArrayMemory) -> Thunk:
         wrong, sequence, at = check_attention(q_lens, kv_lens, tables, pages, page_tokens, own.count)
         if wrong:
             raise attention_error(i, wrong, sequence, at, q_lens, kv_lens, tables, pages, own.count)
+        if decode is not None:
+            decode()
         pairs = list(zip(map(int, q_lens), map(int, kv_lens), strict=True))
         shape = LatentShape((), (), *dims, page_tokens, top_k)
         ways[:] = [CHOSEN if shape.chooses(pair[1]) else shape.expands(*pair) for pair in pairs]

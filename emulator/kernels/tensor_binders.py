@@ -15,6 +15,7 @@ from ...isa.tensor import ATTENTION, MATMUL
 from . import attention as attention_kernels
 from . import matmul as matmul_kernels
 from .binding import Operand, Thunk, floats, integers, kernel_of, operand
+from .coded_cache import cache_operand
 from .threads import host_threads, over_rows, over_tiles, scratch
 
 FUSED_ROWS = 16  # up to so many rows, reading the weights' own bytes once beats a BLAS call
@@ -114,12 +115,13 @@ def _tile(p: _Product, first: int, last: int) -> Callable[[Array], None]:
 def bind_attention(instruction: ATTENTION, memory: ArrayMemory) -> Thunk:
     """Softmax attention of each sequence's new tokens over its pages."""
     i = instruction
-    dst, q, cache = floats(i, memory, i.dst, i.q, i.cache)
-    pages, page_tokens = cache.shape[0], cache.shape[1]
+    dst, q = floats(i, memory, i.dst, i.q)
     tables = operand(i, memory, i.tables).rows
     if i.tables.size is not None:
         raise ProgramError(f"attention: tables must be a whole buffer, not columns of one (in: {i})")
     q_lens, kv_lens = integers(i, memory, i.q_lens), integers(i, memory, i.kv_lens)
+    cache, decode = cache_operand(i.paged, memory, tables, kv_lens)
+    pages, page_tokens = cache.shape[0], cache.shape[1]
     before = (dst.rows, dst.start, q.rows, q.start, cache.rows, cache.start, page_tokens, tables, q_lens, kv_lens)
     sinks = np.empty(0, q.rows.dtype) if i.sinks is None else floats(i, memory, i.sinks)[0].flat
     masks = (np.float32(i.scale), i.window, sinks, i.chunk, np.float32(i.soft_cap))
@@ -134,6 +136,8 @@ def bind_attention(instruction: ATTENTION, memory: ArrayMemory) -> Thunk:
         wrong, sequence, at = check(q_lens, kv_lens, tables, pages, page_tokens, q.count)
         if wrong:
             raise attention_error(i, wrong, sequence, at, q_lens, kv_lens, tables, pages, q.count)
+        if decode is not None:
+            decode()
         if host_threads() > 1:
             over_rows(run, units, int(np.dot(q_lens.astype(np.int64), kv_lens)) * i.heads * dims // 8)
         else:

@@ -10,6 +10,7 @@ from ...models.blocks import Graph
 from ..layout import Layout
 from .arena import ArenaPlan, plan_arena
 from .decoder import lower_stage
+from .passes.cache import code_caches
 from .passes.compose import Missing, compose
 from .passes.fuse import fuse
 from .passes.packed import fuse_decoding, quantise_inputs
@@ -45,7 +46,9 @@ class LoweredProgram:
 def build(graph: Graph, layout: Layout, rank: int, options: LoweringOptions) -> BuiltProgram:
     """`rank`'s part of the model as blocks and calls, made of what is native to the card as far as that can be."""
     stage = Stage(graph, layout, rank, options)
-    program, quantised = lower_stage(stage), tuple[Rewritten, ...]()
+    program, coded, quantised = lower_stage(stage), tuple[Rewritten, ...](), tuple[Rewritten, ...]()
+    if options.cache is not None:
+        program, coded = code_caches(program, options.cache, options.queue_of)
     if options.activations is not None:
         program, quantised = quantise_inputs(program, options.activations, options.queue_of)
     decoding: tuple[Rewritten, ...] = ()
@@ -54,7 +57,7 @@ def build(graph: Graph, layout: Layout, rank: int, options: LoweringOptions) -> 
     composed = compose(program, options.native, options.queue_of)
     fused, joined = fuse(composed.program, options.fuse, options.native, options.queue_of)
     weights = tuple(stage.weights.buffers.values())
-    return BuiltProgram(fused, weights, (*quantised, *decoding, *composed.rewritten, *joined), composed.missing)
+    return BuiltProgram(fused, weights, (*coded, *quantised, *decoding, *composed.rewritten, *joined), composed.missing)
 
 
 def place(built: BuiltProgram, largest: Binding) -> LoweredProgram:

@@ -21,6 +21,7 @@ from ..layout import Layout
 from .builder import BlockBuilder, ProgramBuilder, buffer
 from .context import Mode
 from .held import Holding, PackedBuffer, space_of
+from .passes.cache import CodedCache
 from .passes.packed import Activations
 from .passes.window import DEFAULT_FUSIONS
 from .reach import KvPages, Reach, limited_reaches, reach_of
@@ -85,6 +86,7 @@ class LoweringOptions:
     sequence_parallel: bool = False
     placements: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     kv_pages: KvPages = "unified"
+    cache: CodedCache | None = None
 
     @property
     def most_copies(self) -> int:

@@ -916,6 +916,44 @@ def quantising(form: str, rule: str = "nearest", experts: int = 0, phase: int = 
     return made
 
 
+def coded_attention(kind: str) -> Callable[..., Case]:
+    """Attention over a cache of codes with a scale for each head of a token."""
+
+    def made(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+        case = attention_case(rng, d, [m % 5 + 1, 1], [m % 5 + 4, n % 7 + 1])
+        case.kinds["c"], case.kinds["z"] = DTYPES[kind], FP32
+        shape = case.arrays["c"].shape
+        case.arrays["c"] = rng.integers(0, 120, shape).astype(DTYPES[kind].storage)
+        case.arrays["z"] = rng.uniform(0.001, 0.1, (*shape[:2], 4)).astype(np.float32)
+        case.instruction = replace(case.instruction, cache_scales=Ref("z"), cache_group=8)
+        return case
+
+    return made
+
+
+def coded_latent(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    """Latent attention over codes in groups of 5, the rotated part in floats beside them."""
+    case = latent_case(rng, d, [m % 5 + 1, 1], [m % 5 + 4, n % 7 + 1])
+    shape = case.arrays["c"].shape
+    case.kinds["c"], case.kinds["z"], case.kinds["y"] = FP8, FP32, BF16
+    case.arrays["c"] = rng.integers(0, 100, (*shape[:2], 12)).astype(np.uint8)
+    case.arrays["z"] = rng.uniform(0.01, 0.2, (*shape[:2], 3)).astype(np.float32)
+    case.arrays["y"] = numbers(rng, BF16, *shape[:2], 6)
+    parts = {"cache_scales": Ref("z"), "cache_rest": Ref("y"), "cache_group": 5}
+    case.instruction = replace(case.instruction, **parts)
+    return case
+
+
+def scatter_narrow(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    """Rows rounded to 8 bits on their way."""
+    entries = {
+        "o": (FP8, encode(rng.standard_normal((m + 3, n)).astype(np.float32), FP8)),
+        "x": (d, encode(rng.standard_normal((m, n)).astype(np.float32) * 300, d)),
+        "i": (INT32, rng.permutation(m + 3)[:m].astype(np.int32)),
+    }
+    return build(SCATTER(Ref("o"), Ref("x"), Ref("i")), entries, exact=True)
+
+
 CASES: dict[str, Callable[[np.random.Generator, DType, int, int], Case]] = {
     "matmul": matmul,
     "attention": attention,
@@ -962,6 +1000,10 @@ CASES: dict[str, Callable[[np.random.Generator, DType, int, int], Case]] = {
     "grouped_quantise": quantising("int8/plain/1x0/fp32", experts=3),
     "quantise_static": quantising("fp8_e4m3/plain/1x0/fp32", "static"),
     "grouped_quantise_static": quantising("int8/plain/1x0/fp32", "static", experts=3),
+    "attention int8": coded_attention("int8"),
+    "attention fp8": coded_attention("fp8_e4m3"),
+    "latent_attention codes": coded_latent,
+    "scatter fp8": scatter_narrow,
     "route": route,
     "permute": permute,
     "tally": tally,

@@ -44,12 +44,12 @@ LEGAL: dict[str, tuple[str, str]] = {
     "matmul": ("dst=%d a=%a w=%w bias=%b", "d: bf16[t, 8]; a: bf16[t, 4]; w: bf16[8, 4]; b: fp32[8]"),
     "attention": (
         "dst=%d q=%q cache=%c tables=%p q_lens=%l kv_lens=%k q_extent=q_lens kv_extent=kv_lens heads=4 kv_heads=2 "
-        "qk_dim=8 v_dim=4 scale=0.5 window=0 sinks=%s chunk=0 soft_cap=0.0",
+        "qk_dim=8 v_dim=4 scale=0.5 window=0 sinks=%s chunk=0 soft_cap=0.0 cache_scales=- cache_group=0",
         "d: bf16[t, 16]; q: bf16[t, 32]; c: bf16[9, 16, 24]; p: int32[n, 3]; l: int32[n]; k: int32[n]; s: fp32[4]",
     ),
     "latent_attention": (
         "dst=%d q_nope=%q q_rope=%r cache=%c w=%w tables=%p q_lens=%l kv_lens=%k q_extent=q_lens kv_extent=kv_lens "
-        "heads=4 nope_dim=8 rope_dim=6 v_dim=5 scale=0.5 chosen=%i",
+        "heads=4 nope_dim=8 rope_dim=6 v_dim=5 scale=0.5 chosen=%i cache_scales=- cache_rest=- cache_group=0",
         "d: bf16[t, 20]; q: bf16[t, 32]; r: bf16[t, 24]; c: bf16[9, 16, 22]; w: bf16[52, 16]; p: int32[n, 3]; "
         "l: int32[n]; k: int32[n]; i: int32[t, 7]",
     ),
@@ -271,7 +271,23 @@ BROKEN: list[tuple[str, str, str]] = [  # mnemonic, "what was -> what stands ins
     ("attention", "c: bf16[9, 16, 24] -> c: bf16[144, 24]", "cache is .*must be .pages, page_tokens, 24."),
     ("attention", "c: bf16[9, 16, 24] -> c: bf16[9, 0, 24]", "page_tokens a number above 0"),
     ("attention", "c: bf16[9, 16, 24] -> c: bf16[9, t, 24]", "page_tokens a number above 0"),
-    ("attention", "c: bf16[9, 16, 24] -> c: int8[9, 16, 24]", "%c is int8.*must hold floats"),
+    ("attention", "c: bf16[9, 16, 24] -> c: int8[9, 16, 24]", "cache is int8.*integers need scales"),
+    (
+        "attention",
+        "c: bf16[9, 16, 24] -> c: int8[9, 16, 24]; cache_scales=- -> cache_scales=%c",
+        "group=0 must be",
+    ),
+    (
+        "attention",
+        "c: bf16[9, 16, 24] -> c: int8[9, 16, 24]; cache_scales=- cache_group=0 -> cache_scales=%c cache_group=8",
+        "scales is int8.*must be fp32",
+    ),
+    (
+        "attention",
+        "cache_scales=- cache_group=0 -> cache_scales=%c cache_group=8",
+        "only int8, fp8_e4m3",
+    ),
+    ("attention", "cache_group=0 -> cache_group=8", "rest and group go with scales"),
     ("attention", "l: int32[n] -> l: int32[t]", "q_lens is int32.t. and kv_lens is int32.n."),
     ("attention", "l: int32[n] -> l: int64[n]", "q_lens is int64.n. and kv_lens is int32.n."),
     ("attention", "l: int32[n] -> l: int32[n, 1]; k: int32[n] -> k: int32[n, 1]", "must be int32 .sequences."),

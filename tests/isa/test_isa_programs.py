@@ -53,12 +53,12 @@ EXAMPLES = {
     "matmul": ("dst=%d a=%a w=%w bias=-", "d:bf16[t,8] a:bf16[t,4] w:fp8_e4m3[8,4]"),
     "attention": (
         "dst=%d q=%q cache=%c tables=%p q_lens=%l kv_lens=%k q_extent=ql kv_extent=kl heads=4 kv_heads=2 qk_dim=8 "
-        "v_dim=4 scale=0.3535533905932738 window=0 sinks=%s chunk=0 soft_cap=0.0",
+        "v_dim=4 scale=0.3535533905932738 window=0 sinks=%s chunk=0 soft_cap=0.0 cache_scales=- cache_group=0",
         "d:bf16[t,16] q:bf16[t,32] c:bf16[9,16,24] p:int32[n,3] l:int32[n] k:int32[n] s:fp32[4]",
     ),
     "latent_attention": (
         "dst=%d q_nope=%q q_rope=%r cache=%c w=%w tables=%p q_lens=%l kv_lens=%k q_extent=ql kv_extent=kl heads=4 "
-        "nope_dim=8 rope_dim=6 v_dim=5 scale=0.2672612419124244 chosen=%i",
+        "nope_dim=8 rope_dim=6 v_dim=5 scale=0.2672612419124244 chosen=%i cache_scales=- cache_rest=- cache_group=0",
         "d:bf16[t,20] q:bf16[t,32] r:bf16[t,24] c:bf16[9,16,22] w:bf16[52,16] p:int32[n,3] l:int32[n] k:int32[n] "
         "i:int32[t,7]",
     ),
