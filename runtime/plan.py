@@ -64,7 +64,8 @@ class JobPlan:
     lie packed in device memory, `activations` how what they are multiplied by is quantised, and `calibration` holds the
     sequences that its static scales come from; `cache` says how caches hold codes (None: floats of `kv_dtype`). `fuse`
     names the fusions of its programs; `cp_prefill` is how attention reaches a context that is spread over shares where
-    a step has prompt tokens. `fills` makes room for steps that compute what is cached. With `kv_pages` ideal, layers with windows or chunks let pages go that they read no more.
+    a step has prompt tokens. `fills` makes room for steps that compute what is cached. With `kv_pages` ideal, layers
+    with windows or chunks let pages go that they read no more.
     """
 
     graph: Graph
