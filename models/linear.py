@@ -7,7 +7,7 @@ from typing import Any
 
 from ..isa.errors import ConfigError, UnsupportedError
 from .blocks import DeltaNet, HeadRows, Norm, Projection
-from .fields import Fields, is_number
+from .fields import Fields, is_number, short
 
 KINDS = ("linear_attention", "full_attention")
 GATE_KEYS = ("gate_lower_bound", "use_full_rank_gate")
@@ -54,8 +54,18 @@ def read_layer_kinds(fields: Fields, layers: int) -> tuple[bool, ...]:
     return tuple(kind == KINDS[0] for kind in kinds)
 
 
+def require_silu(fields: Fields) -> None:
+    """UnsupportedError for another hidden_act: transformers gives it to the convolutions too, which are SiLU here."""
+    if fields.raw.get("hidden_act") not in (None, "silu", "swish"):
+        raise UnsupportedError(
+            f"{fields.where}: hidden_act={short(fields.raw['hidden_act'])} is not supported beside linear attention, "
+            "whose convolutions take it too; only silu is"
+        )
+
+
 def read_gated_delta_net(fields: Fields, layers: int, packed: bool) -> LinearConfig:
     """Qwen's keys for its gated delta nets."""
+    require_silu(fields)
     heads, key_heads = fields.integer("linear_num_value_heads"), fields.integer("linear_num_key_heads")
     if heads % key_heads:
         raise ConfigError(

@@ -6,7 +6,7 @@ from ..dense_decoder import build_dense, num_layers, read_dense
 from ..family import Family
 from ..fields import Fields
 from ..latent import LatentConfig, read_latent
-from ..linear import read_kda
+from ..linear import read_kda, require_silu
 from ..model_config import ModelConfig
 from ..moe import MIXTRAL_NAMES, MoeConfig, check_groups, sparse_by_kind
 
@@ -22,6 +22,7 @@ def read(fields: Fields, name: str) -> ModelConfig:
     """A kimi_linear config.json, as transformers or the hub spells it; Kimi K3's keys make it a kimi_k3."""
     layers = num_layers(fields)
     moe = read_moe(fields, layers)
+    require_silu(fields)
     linear = read_kda(fields, layers)
     return read_dense(
         fields,
