@@ -23,7 +23,7 @@ from .judging import Judged, Sides, hints, judge, with_rounding
 from .prepare import Prepared, prepare
 from .quantised_weights import DEQUANTISED
 from .reference import Reference, open_reference, routers_in
-from .report import HostReport, NotFinite
+from .report import HostReport, OutOfRange
 from .report_align import AlignReport, Bucket, ExtremeCase, SideReport, TextReport, Verdict
 from .scheduler import Request
 from .summary import NOT_MODELLED, card_part, cluster_part, layout_part, model_part
@@ -80,6 +80,7 @@ def align(job: Job, ask: AlignAsk = PLAIN) -> AlignReport:
         extremes=cases,
         curve=curve,
         not_finite=found.ours.not_finite,
+        saturated=found.ours.saturated,
         warnings=(*prepared.warnings, *hints(first, found.judged.routers, ask.forced_routing)),
         not_modelled=NOT_MODELLED,
         host=HostReport(wall_s=time.perf_counter() - started),
@@ -195,7 +196,7 @@ def _cases(asked: Asked, found: _Aligned, ask: AlignAsk) -> tuple[ExtremeCase, .
     return (*cases, _case(name, large.judged, len(large.sides.places), large.ours.not_finite))
 
 
-def _case(name: str, judged: Judged, positions: int, not_finite: NotFinite | None) -> ExtremeCase:
+def _case(name: str, judged: Judged, positions: int, not_finite: OutOfRange | None) -> ExtremeCase:
     first = judged.first_drift
     return ExtremeCase(
         name=name,

@@ -17,7 +17,7 @@ from .numbers import Numbers
 from .prepare import Prepared
 from .reference import Reference
 from .reference_run import NOTHING
-from .report import NotFinite
+from .report import OutOfRange
 from .routes import Routes, RouteTap, join_routes
 from .scheduler import Request, Step
 from .watch import Watch
@@ -36,7 +36,8 @@ class Ours:
     layers: dict[tuple[int, int], list[Array]]
     logits: dict[int, list[Array]]
     routes: dict[int, dict[int, Routes]]
-    not_finite: NotFinite | None = None
+    not_finite: OutOfRange | None = None
+    saturated: OutOfRange | None = None
     input_scales: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -83,7 +84,7 @@ def compute(prepared: Prepared, follow: Sequence[Request] | None = None) -> tupl
         for request in lanes.complete(step, picked):
             memory.release(request, 0)
     ours.routes = {request.index: tap.of(request.index) for request in requests}
-    ours.not_finite = watch.found
+    ours.not_finite, ours.saturated = watch.found, watch.saturated
     ours.input_scales = numbers.input_scales
     return ours, requests
 

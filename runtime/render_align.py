@@ -37,6 +37,8 @@ def _parts(report: AlignReport) -> Iterator[RenderableType]:
         yield Text(plain(_read(report)))
     if report.not_finite is not None:
         yield Text(plain(f"Not finite: {describe(report.not_finite)}"), style="bold red")
+    if report.saturated is not None:
+        yield Text(plain(f"Saturated: {describe(report.saturated)}"), style="yellow")
     yield Text(plain(f"First layer that drifts: {report.first_drift or 'none'}"))
     aligned = report.verdict == "aligned"
     yield Text(

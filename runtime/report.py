@@ -188,14 +188,14 @@ class StageReport(Part):
     idle_share: float
 
 
-class NotFinite(Part):
-    """Where a number first left the finite range: in which step, on which card, by which instruction of which layer.
+class OutOfRange(Part):
+    """Where a number first left its type's range: in which step, on which card, by which instruction of which layer.
 
     `head` and `expert` are null where the operand has none; `request` and `position` name the token whose row it is;
-    `elements` of the operand were not finite.
+    `elements` of the operand did. `saturated` is what was cut to the largest number of its type.
     """
 
-    value: Literal["nan", "inf", "-inf"]
+    value: Literal["nan", "inf", "-inf", "saturated"]
     step: Count
     card: Count
     layer: str
@@ -411,7 +411,8 @@ class Report(JobDocument):
     warnings: tuple[str, ...]
     not_modelled: tuple[str, ...]
     oom: OomReport | None = None
-    not_finite: NotFinite | None = None
+    not_finite: OutOfRange | None = None
+    saturated: OutOfRange | None = None
     host: HostReport
 
     def evidence_for(self, figure: str) -> EvidenceReport | None:

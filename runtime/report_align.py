@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from .report import Count, HostReport, JobDocument, NotFinite, Part
+from .report import Count, HostReport, JobDocument, OutOfRange, Part
 
 
 def _null_unless_finite(value: object) -> object:
@@ -128,7 +128,7 @@ class ExtremeCase(Part):
     verdict: Verdict
     first_drift: str | None
     logits: LogitsDrift
-    not_finite: NotFinite | None = None
+    not_finite: OutOfRange | None = None
 
 
 class Bucket(DriftPart):
@@ -168,7 +168,8 @@ class AlignReport(JobDocument):
     text: TextReport | None = None
     extremes: tuple[ExtremeCase, ...] = ()
     curve: tuple[Bucket, ...] = ()
-    not_finite: NotFinite | None = None
+    not_finite: OutOfRange | None = None
+    saturated: OutOfRange | None = None
     warnings: tuple[str, ...] = ()
     not_modelled: tuple[str, ...] = ()
     host: HostReport

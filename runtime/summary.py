@@ -148,6 +148,7 @@ def summarise(state: RunState, wall_s: float) -> Report:
         not_modelled=NOT_MODELLED,
         oom=_oom(state.oom, state) if state.oom else None,
         not_finite=state.watch.found,
+        saturated=state.watch.saturated,
         host=_host(state, wall_s),
     )
 
@@ -265,6 +266,8 @@ def _numbers_lost(state: RunState) -> Iterator[str]:
         )
     elif found:
         yield f"numbers passed the range of {dtype}, though the logits are finite{where}"
+    if state.watch.saturated:
+        yield f"numbers passed the range of a type: {describe(state.watch.saturated)}"
 
 
 def _phases(state: RunState, steps: Sequence[StepReport]) -> Phases:

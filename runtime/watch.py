@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 
 from ..emulator.kernels.binding import Thunk
 from ..emulator.payload import Site
 from ..emulator.payload_binding import LEFT_UNDEFINED
-from ..isa.activations import GROUPED_QUANTISE, GROUPED_QUANTISE_STATIC
+from ..isa.activations import GROUPED_QUANTISE, GROUPED_QUANTISE_STATIC, QUANTISE, QUANTISE_STATIC
 from ..isa.dma import SCATTER
 from ..isa.dtype import decode
 from ..isa.experts import GROUPED_GATED, GROUPED_MATMUL, PERMUTE
@@ -24,7 +25,7 @@ from .lowering.stage import SHARE, STATES
 from .lowering.weights import layer_name
 from .places import layer_of, place_of
 from .plan import JobPlan
-from .report import NotFinite
+from .report import OutOfRange
 from .scheduler import Step
 from .watch_heads import head_of
 
@@ -36,6 +37,15 @@ _NOT_FINITE: dict[str, Any] = {
     "fp8_e5m2": np.uint8(0x7C),
     "fp8_e4m3": np.uint8(0x7F),
 }
+# The largest finite number of a type by its bits, its sign aside; and what rounds to more than the largest code.
+_LARGEST: dict[str, Any] = {
+    "fp16": np.uint16(0x7BFF),
+    "bf16": np.uint16(0x7F7F),
+    "fp8_e5m2": np.uint8(0x7B),
+    "fp8_e4m3": np.uint8(0x7E),
+}
+_BEYOND = {"int8": 127.5, "fp8_e4m3": 464.0, "fp8_e5m2": 61440.0}
+Kind = Literal["not finite", "saturated"]
 SUMS = ("all_reduce", "recv_reduce")  # link instructions that make numbers instead of moving them
 OnExperts = (
     GROUPED_MATMUL
@@ -49,8 +59,19 @@ Rows = Callable[[], Any]  # which rows of an output an instruction has just writ
 
 
 @dataclass(frozen=True)
+class _Look:
+    """What is looked at after an instruction: elements [rows, columns] of an operand, and which of them are bad."""
+
+    kind: Kind
+    ref: Ref
+    elements: Array
+    rows: Rows | None
+    bad: Callable[[Array], Array]
+
+
+@dataclass(frozen=True)
 class _Event:
-    """The first bad element of one output; `token` is its row among the card's tokens, where it has one.
+    """The first bad element of one operand; `token` is its row among the card's tokens, where it has one.
 
     `order` sorts events of a step as the model computes: stage, call, position in the block, rank.
     """
@@ -59,76 +80,76 @@ class _Event:
     site: Site
     ref: Ref
     column: int
-    value: float
+    value: Literal["nan", "inf", "-inf", "saturated"]
     elements: int
     token: int | None
     expert: int | None
 
 
 class Watch:
-    """Looks at every float that instructions write, until the first step in which one is not finite.
+    """Looks at every float that instructions write, until the first step in which one is not finite or saturates.
 
-    `inspect` is for a Payload; `ended` is called after every step, and `found` then says what came first.
+    `inspect` is for a Payload; `ended` is called after every step. `found` is then the first that was not finite, and
+    `saturated` the first that was cut to the largest number of its type: where the card's rules do that, and where
+    inputs become codes by a scale that was found before.
     """
 
     def __init__(self, plan: JobPlan) -> None:
         self.plan = plan
-        self.found: NotFinite | None = None
-        self._first: _Event | None = None
+        self._first: dict[Kind, _Event] = {}
+        self._found: dict[Kind, OutOfRange] = {}
+
+    @property
+    def found(self) -> OutOfRange | None:
+        """The first number that was not finite."""
+        return self._found.get("not finite")
+
+    @property
+    def saturated(self) -> OutOfRange | None:
+        """The first number that was cut."""
+        return self._found.get("saturated")
 
     def inspect(self, site: Site) -> Thunk | None:
-        """The check of what an instruction writes; None where it writes no floats."""
-        checks = [self._check(site, ref, rows) for ref, rows in _outputs(site)]
-        if len(checks) < 2:
-            return checks[0] if checks else None
+        """The check of what an instruction writes; None where there is nothing to see."""
+        looks = [*_not_finite(site), *_saturated(site)]
+        if not looks:
+            return None
 
         def thunk() -> None:
-            for check in checks:
-                check()
+            for look in looks:
+                if look.kind not in self._found:
+                    written = look.elements if look.rows is None else look.elements[look.rows()]
+                    if look.bad(written).any():
+                        self._note(site, look)
 
         return thunk
 
-    def _check(self, site: Site, ref: Ref, rows: Rows | None) -> Thunk:
-        mask = _NOT_FINITE[site.memory.type_of(ref).dtype.name]
-        view = site.memory.raw(ref)
-        bits = view.reshape(-1, view.shape[-1]).view(mask.dtype) if ref.size is None else view.view(mask.dtype)
-
-        def check() -> None:
-            if self.found is not None:
-                return
-            written = bits if rows is None else bits[rows()]
-            if ((written & mask) == mask).any():
-                self._note(site, ref, bits, mask, rows)
-
-        return check
-
-    def _note(self, site: Site, ref: Ref, bits: Array, mask: Any, rows: Rows | None) -> None:
+    def _note(self, site: Site, look: _Look) -> None:
         """Keep an event if it came before the one that is held."""
         rank = site.image.rank
         order = (self.plan.layout.stage_of(rank), site.call, site.position, rank)
-        if self._first is not None and self._first.order <= order:
+        held = self._first.get(look.kind)
+        if held is not None and held.order <= order:
             return
-        index = np.arange(len(bits)) if rows is None else np.arange(len(bits))[rows()]
-        bad = (bits[index] & mask) == mask
+        index = np.arange(len(look.elements)) if look.rows is None else np.arange(len(look.elements))[look.rows()]
+        bad = look.bad(look.elements[index])
         at, column = (int(i) for i in np.argwhere(bad)[0])
         row = int(index[at])
-        dtype = site.memory.type_of(ref).dtype
-        stored = np.ascontiguousarray(bits[row, column : column + 1]).view(dtype.storage)
-        self._first = _Event(
+        self._first[look.kind] = _Event(
             order=order,
             site=site,
-            ref=ref,
-            column=ref.start + column,
-            value=float(decode(stored, dtype)[0]),
+            ref=look.ref,
+            column=look.ref.start + column,
+            value="saturated" if look.kind == "saturated" else _name(site, look, row, column),
             elements=int(bad.sum()),
-            token=_token(site, ref, row),
+            token=_token(site, look.ref, row),
             expert=self._expert(site, row),
         )
 
     def _expert(self, site: Site, row: int) -> int | None:
         """The expert whose row it is, for what works on experts' rows."""
         i, layer = site.instruction, layer_of(self.plan, site)
-        if not isinstance(i, GROUPED_MATMUL | GROUPED_GATED) or layer is None:
+        if not isinstance(i, OnExperts) or layer is None:
             return None
         mlp, layout = self.plan.graph.layers[layer].mlp, self.plan.layout
         assert isinstance(mlp, Moe), "only experts have grouped rows"
@@ -139,14 +160,16 @@ class Watch:
 
     def ended(self, step: Step) -> None:
         """Settle what the step that has just run brought."""
-        event, self._first = self._first, None
-        if event is None or self.found is not None:
-            return
+        events, self._first = self._first, {}
+        for kind, event in events.items():
+            self._found.setdefault(kind, self._settled(event, step))
+
+    def _settled(self, event: _Event, step: Step) -> OutOfRange:
         rank = event.site.image.rank
         layer = layer_of(self.plan, event.site)
         place = None if event.token is None else place_of(self.plan, step, rank, event.token)
-        self.found = NotFinite(
-            value="nan" if np.isnan(event.value) else "inf" if event.value > 0 else "-inf",
+        return OutOfRange(
+            value=event.value,
             step=step.index,
             card=rank,
             layer=f"layer {layer}" if layer is not None else _WHERE.get(_kind(event.site), _kind(event.site)),
@@ -168,6 +191,62 @@ _WHERE = {"embed": "embedding"}
 
 def _kind(site: Site) -> str:
     return site.block.name.partition(".")[0]
+
+
+def _name(site: Site, look: _Look, row: int, column: int) -> Literal["nan", "inf", "-inf"]:
+    dtype = site.memory.type_of(look.ref).dtype
+    stored = np.ascontiguousarray(look.elements[row, column : column + 1]).view(dtype.storage)
+    value = float(decode(stored, dtype)[0])
+    return "nan" if np.isnan(value) else "inf" if value > 0 else "-inf"
+
+
+def _not_finite(site: Site) -> Iterator[_Look]:
+    for ref, rows in _outputs(site):
+        mask = _NOT_FINITE[site.memory.type_of(ref).dtype.name]
+        yield _Look("not finite", ref, _bits(site, ref, mask), rows, partial(_all_set, mask))
+
+
+def _all_set(mask: Any, bits: Array) -> Array:
+    found: Array = (bits & mask) == mask
+    return found
+
+
+def _saturated(site: Site) -> Iterator[_Look]:
+    """Where the card cuts what passes a type, outputs that are its largest number; inputs beyond a given scale."""
+    i, memory = site.instruction, site.memory
+    if isinstance(i, QUANTISE_STATIC | GROUPED_QUANTISE_STATIC):
+        code, kind, x = memory.type_of(i.dst).dtype, memory.type_of(i.x).dtype, memory.raw(i.x)
+        most, scales = _BEYOND[code.name], memory.raw(i.scales)
+
+        def beyond(rows: Array) -> Array:
+            values = np.abs(decode(np.ascontiguousarray(rows), kind))
+            found: Array = (values > most * scales[0, 0]) & np.isfinite(values)
+            return found
+
+        if not code.is_float or memory.rules.cast(code).saturation == "saturate":
+            yield _Look("saturated", i.x, x.reshape(-1, x.shape[-1]), _rows(site), beyond)
+        return
+    if isinstance(i, QUANTISE | GROUPED_QUANTISE):  # a block's largest becomes the largest code by right
+        return
+    if isinstance(i, SCATTER) and memory.type_of(i.src).dtype is memory.type_of(i.dst).dtype:
+        return
+    for ref, rows in _outputs(site):
+        dtype = memory.type_of(ref).dtype
+        if dtype.name in _LARGEST and memory.rules.cast(dtype).saturation == "saturate":
+            largest = _LARGEST[dtype.name]
+            yield _Look("saturated", ref, _bits(site, ref, largest), rows, partial(_is_largest, largest))
+
+
+def _is_largest(largest: Any, bits: Array) -> Array:
+    sign = np.array(1 << (8 * largest.itemsize - 1), largest.dtype)
+    found: Array = (bits & ~sign) == largest
+    return found
+
+
+def _bits(site: Site, ref: Ref, like: Any) -> Array:
+    """The elements of an operand as unsigned integers, [rows, columns]."""
+    view = site.memory.raw(ref)
+    return view.reshape(-1, view.shape[-1]).view(like.dtype) if ref.size is None else view.view(like.dtype)
 
 
 def _outputs(site: Site) -> list[tuple[Ref, Rows | None]]:
@@ -245,13 +324,14 @@ def _where(index: Array, row: int) -> int | None:
     return int(found[0][0]) if len(found) else None
 
 
-def describe(found: NotFinite) -> str:
+def describe(found: OutOfRange) -> str:
     """Where it was, in one sentence."""
     where = [found.layer]
     where += [found.head] if found.head else []
     where += [f"expert {found.expert}"] if found.expert is not None else []
     where += [f"request {found.request}, position {found.position}"] if found.request is not None else []
+    what = "number that was cut to the largest of its type" if found.value == "saturated" else found.value
     return (
-        f"the first {found.value} arose in {', '.join(where)} (step {found.step}, card {found.card}, "
+        f"the first {what} arose in {', '.join(where)} (step {found.step}, card {found.card}, "
         f"{found.elements} elements): {found.instruction}"
     )

@@ -14,8 +14,10 @@ import pytest
 pytest.importorskip("transformers")
 from safetensors.numpy import load_file, save_file  # noqa: E402
 
+from siltwin.isa.arithmetic import Arithmetic  # noqa: E402
+from siltwin.isa.meaning import ArrayMemory  # noqa: E402
 from siltwin.runtime.job import Job  # noqa: E402
-from siltwin.runtime.report import Report  # noqa: E402
+from siltwin.runtime.report import OutOfRange, Report  # noqa: E402
 from siltwin.runtime.run import run_job  # noqa: E402
 from siltwin.runtime.watch import describe  # noqa: E402
 
@@ -40,6 +42,13 @@ def run(path: Path, layout: str, **asked: Any) -> Report:
     return run_job(Job(str(path), layout=layout, **{**given, **asked})).report
 
 
+def first_of(report: Report) -> OutOfRange:
+    """What passed the range: infinite, or cut to the largest number, as the card's rules say."""
+    found = report.not_finite or report.saturated
+    assert found is not None
+    return found
+
+
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save(tmp_path_factory.mktemp("watch"), "llama", 0)
@@ -54,11 +63,10 @@ def test_a_head_that_overflows_is_named_with_its_layer_and_first_token(llama: Pa
         weights["model.layers.1.input_layernorm.weight"][:] = 100.0
 
     report = run(damaged(llama, blow_up), layout)
-    found = report.not_finite
-    assert found is not None
+    found = first_of(report)
     assert (found.layer, found.head, found.request, found.position, found.step) == ("layer 1", "query head 5", 0, 0, 0)
     assert found.instruction.startswith("matmul dst=%qkv")
-    assert found.value in ("inf", "-inf")
+    assert found.value in ("inf", "-inf", "saturated")
     stage = {"tp=1": 0, "tp=4": 0, "pp=3": 1, "tp=2,pp=2": 0}[layout]
     tp = {"tp=1": 1, "tp=4": 4, "pp=3": 1, "tp=2,pp=2": 2}[layout]
     assert found.card == stage * tp + 5 * tp // 8  # the rank that holds head 5
@@ -78,8 +86,7 @@ def only_for(token: int) -> Damage:
 
 
 def test_a_token_that_overflows_is_named_where_it_first_stands(llama: Path) -> None:
-    found = run(damaged(llama, only_for(42)), "tp=2").not_finite
-    assert found is not None
+    found = first_of(run(damaged(llama, only_for(42)), "tp=2"))
     assert (found.layer, found.head, found.expert, found.request, found.position) == (
         "layer 0",
         "key head 0",
@@ -88,7 +95,7 @@ def test_a_token_that_overflows_is_named_where_it_first_stands(llama: Path) -> N
         2,
     )
     assert found.instruction.startswith("matmul dst=%qkv")
-    assert (found.value, found.elements) == ("inf", 2)  # token 42 comes twice
+    assert found.value in ("inf", "saturated") and found.elements == 2  # token 42 comes twice
 
 
 def test_an_overflow_that_comes_while_decoding_names_its_step(llama: Path) -> None:
@@ -100,8 +107,7 @@ def test_an_overflow_that_comes_while_decoding_names_its_step(llama: Path) -> No
         only_for(130)(weights)
         weights["model.embed_tokens.weight"][picked] = 50.0 * np.eye(48)[7]
 
-    found = run(damaged(llama, blow_up), "tp=1").not_finite
-    assert found is not None
+    found = first_of(run(damaged(llama, blow_up), "tp=1"))
     assert (found.step, found.request, found.position, found.layer) == (1, 1, 6, "layer 0")
 
 
@@ -112,8 +118,7 @@ def test_an_expert_that_overflows_is_named_with_the_first_token_that_takes_it(tm
     def blow_up(weights: dict[str, Any]) -> None:
         weights["model.layers.2.mlp.experts.6.up_proj.weight"][:] = 6e4
 
-    found = run(damaged(path, blow_up), layout).not_finite
-    assert found is not None
+    found = first_of(run(damaged(path, blow_up), layout))
     assert (found.layer, found.expert, found.head) == ("layer 2", 6, None)
     assert found.instruction.startswith("grouped_matmul dst=%expert_gate_up")
     assert found.request is not None and found.position is not None
@@ -122,7 +127,7 @@ def test_an_expert_that_overflows_is_named_with_the_first_token_that_takes_it(tm
 def test_honest_runs_find_nothing_and_say_nothing(llama: Path) -> None:
     for dtype in ("float32", "bfloat16", "float16"):
         report = run(llama, "tp=2", dtype=dtype, kv_dtype=dtype)
-        assert report.not_finite is None
+        assert report.not_finite is None and report.saturated is None
         assert not any("range" in warning for warning in report.warnings)
 
 
@@ -132,7 +137,38 @@ def test_the_keys_of_a_cache_that_is_too_narrow_are_named_by_head(llama: Path) -
     def enlarge(weights: dict[str, Any]) -> None:
         weights["model.layers.2.self_attn.k_proj.weight"][8:16] *= 1e6
 
-    found = run(damaged(llama, enlarge), "tp=4", dtype="float32").not_finite
-    assert found is not None
+    found = first_of(run(damaged(llama, enlarge), "tp=4", dtype="float32"))
     assert (found.layer, found.head, found.request, found.position) == ("layer 2", "key head 1", 0, 0)
     assert found.instruction.startswith("scatter dst=%cache")
+
+
+def test_inputs_beyond_a_scale_that_was_found_before_are_named_as_cut(tmp_path: Path) -> None:
+    """Two tokens hold no measure of what others bring."""
+    path = save(tmp_path, "llama", 0, hidden_size=64, intermediate_size=128, head_dim=16)
+    coded = {"weights": "int8", "activations": "int8", "dtype": "float32", "kv_dtype": "float32"}
+    report = run(path, "tp=2", **coded, calibrate="2")
+    found = report.saturated
+    assert found is not None and report.not_finite is None
+    assert (found.value, found.step) == ("saturated", 0)
+    assert found.layer == "layer 0" and found.instruction.startswith("quantise_static ")
+    assert found.request is not None and found.position is not None
+    assert any(describe(found) in warning for warning in report.warnings)
+    assert run(path, "tp=2", **coded).saturated is None  # each token's own scale holds it
+
+
+def test_a_card_that_cuts_what_passes_16_bits_is_watched_for_the_largest_number(
+    llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The largest fp16 as a bias of one key head's column: it stands in every token's row as it is."""
+    path = save(llama.parent, "llama", 5, attention_bias=True)
+
+    def largest(weights: dict[str, Any]) -> None:
+        weights["model.layers.1.self_attn.k_proj.bias"][11] = 65504.0
+        weights["model.layers.1.self_attn.k_proj.weight"][11] = 0
+
+    bad = damaged(path, largest)
+    monkeypatch.setattr(ArrayMemory, "rules", property(lambda memory: Arithmetic(saturation="saturate")))
+    found = run(bad, "tp=2").saturated
+    assert found is not None
+    assert (found.layer, found.head, found.request, found.position) == ("layer 1", "key head 1", 0, 0)
+    assert found.instruction.startswith("matmul dst=%qkv")
