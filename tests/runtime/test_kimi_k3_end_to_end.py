@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from siltwin.isa.dtype import FP32
+from siltwin.isa.errors import UnsupportedError
 from siltwin.isa.link import RECV, SEND
 from siltwin.models.checkpoint import open_checkpoint
 from siltwin.models.graph import parameter_shapes
@@ -26,7 +27,7 @@ from kimi_k3_checkpoints import SIZES, save_kimi_k3  # noqa: E402
 from kimi_k3_statement import KimiK3  # noqa: E402
 
 NEW_TOKENS = 24
-LAYOUTS = ["tp=1", "tp=2", "tp=4", "pp=2", "pp=4", "tp=2,ep=2", "tp=4,pp=2", "dp=2,tp=2,pp=2", "tp=4,ep=4,pp=2"]
+LAYOUTS = ["tp=1", "tp=2", "tp=4", "pp=2", "pp=4", "tp=2,ep=2", "tp=4,pp=2", "dp=2,tp=2,pp=2,ep=4", "tp=4,ep=4,pp=2"]
 LAYOUTS += ["cp=2", "tp=2,cp=2,pp=2"]
 PROMPTS = [[(7 * index + 3 * length) % SIZES["vocab_size"] for index in range(length)] for length in (1, 9, 40, 70)]
 PACKED = {"moe_intermediate_size": 32, "routed_expert_hidden_size": 64}
@@ -133,7 +134,7 @@ def test_every_addition_may_be_left_out(model, layout: str, changes: dict[str, A
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("layout", ["tp=1", "tp=2,pp=4", "dp=4,tp=2"])
+@pytest.mark.parametrize("layout", ["tp=1", "tp=2,pp=4", "dp=4,tp=2", "dp=8,ep=8"])
 @pytest.mark.parametrize("seed", [1, 4, 5])
 def test_other_seeds_agree_too(model, seed: int, layout: str) -> None:
     check(model(seed), run(model(seed).path, layout))
@@ -141,6 +142,23 @@ def test_other_seeds_agree_too(model, seed: int, layout: str) -> None:
 
 def test_chunked_prefill_gives_the_same_logits(model) -> None:
     check(model(), run(model().path, "tp=2,pp=2", chunk_tokens=7))
+
+
+def test_a_card_without_situ_runs_it_from_soft_caps_and_products(model) -> None:
+    native = run(model().path, "tp=2,pp=2", max_new_tokens=3)
+    lacks = (("native", "all,-situ_gated,-grouped_situ_gated"),)
+    composed = run(model().path, "tp=2,pp=2", max_new_tokens=3, overrides=lacks)
+    assert native.logits is not None and composed.logits is not None
+    for name, wanted in native.logits.items():
+        assert np.abs(composed.logits[name] - wanted).max() <= 4e-4 * np.std(wanted)
+    assert composed.report.totals.elapsed_ps > native.report.totals.elapsed_ps
+    found = {span.mnemonic for span in composed.spans}
+    assert "soft_cap" in found and not found & {"situ_gated", "grouped_situ_gated"}
+
+
+def test_a_card_that_cannot_mix_residuals_is_refused_by_name(model) -> None:
+    with pytest.raises(UnsupportedError, match="residual_mix"):
+        run(model().path, "tp=1", overrides=(("native", "all,-residual_mix"),))
 
 
 def test_without_numbers_time_and_memory_are_the_same(model) -> None:

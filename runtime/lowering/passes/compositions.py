@@ -16,6 +16,7 @@ from ....isa.latent import LATENT_ATTENTION
 from ....isa.operands import Ref
 from ....isa.rows import RMS_SCALE, SIGMOID_GATE, SUM_SQUARES
 from ....isa.scaling import SOFT_CAP
+from ....isa.situ import GROUPED_SITU_GATED, SITU_GATED
 from ....isa.tensor import ATTENTION
 from ....isa.vector import ADD, ADD_RMSNORM, GATED, OAI_ALPHA, OAI_LIMIT, RMSNORM, ROPE, SCALE
 from .rewrite import CONTEXT, BlockEditor
@@ -222,6 +223,22 @@ def _swiglu_oai(i: GATED, make: Composing, gate: Ref, up: Ref) -> None:
     low, opened, high = (make.like(name, i.dst) for name in ("clamped_gate", "opened", "clamped_up"))
     make.emit(CLAMP(low, gate, LOWEST, OAI_LIMIT), SCALE(opened, low, OAI_ALPHA), SIGMOID_GATE(low, low, opened))
     make.emit(CLAMP(high, up, -OAI_LIMIT, OAI_LIMIT), MULTIPLY(high, high, low), ADD(i.dst, high, low))
+
+
+@composes(GROUPED_SITU_GATED, "dst", "x", "counts", "extent", "at", "experts", "beta", "linear_beta")
+def _grouped_situ_gated(i: GROUPED_SITU_GATED, make: Composing) -> None:
+    """The gate over all rows, whether an expert's or left over."""
+    make.emit(SITU_GATED(i.dst, i.x, i.beta, i.linear_beta))
+
+
+@composes(SITU_GATED, "dst", "x", "beta", "linear_beta")
+def _situ_gated(i: SITU_GATED, make: Composing) -> None:
+    """Both halves capped softly, the gate's times its own sigmoid, then their product."""
+    half = make.width(i.dst)
+    gate, up = make.columns(i.x, 0, half), make.columns(i.x, half, half)
+    low, high = make.like("capped_gate", i.dst), make.like("capped_up", i.dst)
+    make.emit(SOFT_CAP(low, gate, i.beta), SIGMOID_GATE(low, low, gate))
+    make.emit(SOFT_CAP(high, up, i.linear_beta), MULTIPLY(i.dst, low, high))
 
 
 _ACTIVATIONS = {"silu": _silu, "gelu": _gelu, "gelu_tanh": _gelu_tanh}
