@@ -22,7 +22,9 @@ from .instruction import (
     require,
     require_apart,
     require_floats,
+    require_rows,
 )
+from .latent import require_choice
 from .operands import ExtentName, In, OptionalIn, Out, Ref
 from .paged import Lengths, PagedContext, causal_mask
 from .rowwise import check_map
@@ -198,7 +200,8 @@ class MASKED_SOFTMAX(Instruction, opcode=0xA2, unit=Unit.VECTOR):
     """dst = softmax of every row of x over the tokens that its query may see, in fp32; 0 in all other columns.
 
     A query sees the tokens at or before its own position, at most `window` of them (0: all), or those from the last
-    multiple of `chunk` on (0: all). `sinks` holds a logit a head that joins the softmax and is then dropped.
+    multiple of `chunk` on (0: all). `chosen` is int32 [tokens, top_k]: a query that may see more than top_k tokens sees
+    those at its row's positions alone. `sinks` holds a logit a head that joins the softmax and is then dropped.
     """
 
     dst: Out
@@ -210,6 +213,7 @@ class MASKED_SOFTMAX(Instruction, opcode=0xA2, unit=Unit.VECTOR):
     window: int
     chunk: int
     sinks: OptionalIn
+    chosen: OptionalIn = None
 
     def check(self, t: Shapes) -> None:
         check_map(self, t, self.dst, self.x)
@@ -229,6 +233,8 @@ class MASKED_SOFTMAX(Instruction, opcode=0xA2, unit=Unit.VECTOR):
             require(sinks.shape == heads, self, f"sinks is {sinks}, must be [{heads[0]}]")
             require_floats(self, t, self.sinks)
             require_apart(self, self.dst, self.sinks)
+        if self.chosen is not None:
+            require_choice(self, t, self.chosen, kind.shape[0])
 
     def work(self, s: Sizes) -> Work:
         tokens, heads, columns = s.shape(self.x)
@@ -237,7 +243,7 @@ class MASKED_SOFTMAX(Instruction, opcode=0xA2, unit=Unit.VECTOR):
         return Work(
             Unit.VECTOR,
             ops=6 * tokens * heads * columns,
-            read_bytes=bytes_of(s, self.x, self.sinks),
+            read_bytes=bytes_of(s, self.x, self.sinks, self.chosen),
             write_bytes=bytes_of(s, self.dst),
             dtype=s.type_of(self.x).dtype,
             shape=VectorShape(tokens * heads, columns, 3),
@@ -248,12 +254,26 @@ class MASKED_SOFTMAX(Instruction, opcode=0xA2, unit=Unit.VECTOR):
         sinks = np.full(x.shape[1], -np.inf, np.float32) if self.sinks is None else m.get(self.sinks)
         for rows, length in self._sequences(m):
             scores = x[rows, :, :length].transpose(1, 0, 2)
-            scores = np.where(causal_mask(rows.stop - rows.start, length, self.window, self.chunk), scores, -np.inf)
+            mask = causal_mask(rows.stop - rows.start, length, self.window, self.chunk)
+            scores = np.where(self._narrowed(m, mask, rows), scores, -np.inf)
             best = np.maximum(scores.max(axis=-1, keepdims=True), sinks[:, None, None])
             weights = np.exp(scores - best)
             weights /= weights.sum(axis=-1, keepdims=True) + np.exp(sinks[:, None, None] - best)
             out[rows, :, :length] = weights.transpose(1, 0, 2)
         m.put(self.dst, out)
+
+    def _narrowed(self, m: Memory, mask: Array, rows: slice) -> Array:
+        """The mask of some queries, narrowed to the chosen tokens where there are more than are chosen."""
+        if self.chosen is None:
+            return mask
+        chosen = m.get(self.chosen)[rows]
+        for row, places in zip(mask, chosen, strict=True):
+            if row.sum() > len(places):
+                require_rows(self, places, len(row), "chosen position")
+                picked = np.zeros(len(row), bool)
+                picked[places] = True
+                row &= picked
+        return mask
 
     def _bound(self, s: Sizes) -> tuple[Lengths, Lengths]:
         """New and cached tokens of every sequence; the tables, which a softmax has none of, are not asked for."""

@@ -12,7 +12,7 @@ from .rowwise import check_map, vector_work
 from .vector import ERF
 from .work import Unit, Work
 
-OPERATIONS = {"exp": 4, "sigmoid": 4, "erf": 12}
+OPERATIONS = {"exp": 4, "sigmoid": 4, "tanh": 4, "erf": 12}
 
 
 class MULTIPLY(Instruction, opcode=0xA4, unit=Unit.VECTOR):
@@ -39,11 +39,11 @@ class MULTIPLY(Instruction, opcode=0xA4, unit=Unit.VECTOR):
 
 
 class MAP(Instruction, opcode=0xA5, unit=Unit.VECTOR):
-    """dst = function(x), element by element, in fp32: e^x, 1 / (1 + e^-x), or the error function."""
+    """dst = function(x), element by element, in fp32: e^x, 1 / (1 + e^-x), tanh, or the error function."""
 
     dst: Out
     x: In
-    function: Literal["exp", "sigmoid", "erf"]
+    function: Literal["exp", "sigmoid", "tanh", "erf"]
 
     def check(self, t: Shapes) -> None:
         check_map(self, t, self.dst, self.x)
@@ -55,6 +55,8 @@ class MAP(Instruction, opcode=0xA5, unit=Unit.VECTOR):
         x, one = m.get(self.x), np.float32(1)
         if self.function == "erf":
             values: Array = ERF(x)
+        elif self.function == "tanh":
+            values = np.tanh(x)
         else:
             values = np.exp(x) if self.function == "exp" else one / (one + np.exp(-x))
         m.put(self.dst, values)

@@ -90,15 +90,27 @@ def _exponentials(scores, best):
 
 
 @kernel
-def masked_softmax(dst, x, positions, heads, window, chunk, sinks, begin, end):
-    """Rows begin..end of [tokens * heads, context]; positions[t] is where query t stands in its sequence."""
+def masked_softmax(dst, x, positions, heads, window, chunk, sinks, chosen, begin, end):
+    """Rows begin..end of [tokens * heads, context]; positions[t] is where query t stands in its sequence.
+
+    Returns the row of whose chosen positions one is not there, or -1.
+    """
     for row in range(begin, end):
-        last = positions[row // heads] + 1
+        t = row // heads
+        last = positions[t] + 1
         first = max(0, last - window) if window > 0 else 0
         if chunk > 0:
-            first = max(first, positions[row // heads] // chunk * chunk)
-        run = np.empty(last - first, np.float32)
-        _widen(run, x[row, first:last])
+            first = max(first, positions[t] // chunk * chunk)
+        narrow = 0 < chosen.shape[1] < last - first
+        count = chosen.shape[1] if narrow else last - first
+        places = np.empty(count, np.int64)
+        for j in range(count):
+            places[j] = chosen[t, j] if narrow else first + j
+            if places[j] < 0 or places[j] >= x.shape[1]:
+                return row
+        run = np.empty(count, np.float32)
+        for j in range(count):
+            run[j] = value_of(x[row, places[j]])
         best = largest(run)
         if sinks.size > 0:
             best = max(best, value_of(sinks[row % heads]))
@@ -106,12 +118,10 @@ def masked_softmax(dst, x, positions, heads, window, chunk, sinks, begin, end):
         if sinks.size > 0:
             total += exp(value_of(sinks[row % heads]) - best)
         out = dst[row]
-        for j in range(first):
+        for j in range(out.size):
             out[j] = rounded(dst, np.float32(0))
-        for j in range(run.size):
-            out[first + j] = rounded(dst, run[j] / total)
-        for j in range(last, out.size):
-            out[j] = rounded(dst, np.float32(0))
+        for j in range(count):
+            out[places[j]] = rounded(dst, run[j] / total)
     return -1
 
 

@@ -84,6 +84,8 @@ def bind_masked_softmax(i: MASKED_SOFTMAX, memory: ArrayMemory) -> Thunk:
     tokens, heads = x.shape[:2]
     sinks = np.empty(0, np.float32) if i.sinks is None else floats(i, memory, i.sinks)[0].flat
 
+    chosen = np.empty((0, 0), np.int32) if i.chosen is None else operand(i, memory, i.chosen).view
+
     def thunk() -> None:
         if (q_lens < 0).any() or (kv_lens < q_lens).any() or int(q_lens.sum()) != tokens:
             lengths = f"q_lens {q_lens.tolist()} and kv_lens {kv_lens.tolist()}"
@@ -91,12 +93,14 @@ def bind_masked_softmax(i: MASKED_SOFTMAX, memory: ArrayMemory) -> Thunk:
         _check_columns(i, kv_lens, x.cols)
         new = [np.arange(length - queries, length) for queries, length in zip(q_lens, kv_lens, strict=True)]
         positions = np.concatenate(new) if new else np.empty(0, np.int64)
-        arguments = (dst.rows, x.rows, positions, heads, i.window, i.chunk, sinks)
+        arguments = (dst.rows, x.rows, positions, heads, i.window, i.chunk, sinks, chosen)
 
         def run(first: int, last: int) -> int:
             return int(kernels.masked_softmax(*arguments, first, last))
 
-        over_rows(run, x.count, 6 * x.count * x.cols)
+        bad = over_rows(run, x.count, 6 * x.count * x.cols)
+        if bad >= 0:
+            raise ProgramError(f"{i.mnemonic}: a chosen position of row {bad // heads} is not there (in: {i})")
 
     return thunk
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from .inline import erf, exp, kernel, rounded, value_of
 
-FUNCTIONS = {"exp": 0, "sigmoid": 1, "erf": 2}
+FUNCTIONS = {"exp": 0, "sigmoid": 1, "erf": 2, "tanh": 3}
 
 
 @kernel
@@ -39,9 +39,12 @@ def mapped(dst, dst0, x, x0, cols, function, first, last):
         elif function == 1:
             for i in range(out.size):
                 out[i] = rounded(dst, one / (one + exp(-value_of(row[i]))))
-        else:
+        elif function == 2:
             for i in range(out.size):
                 out[i] = rounded(dst, erf(value_of(row[i])))
+        else:
+            for i in range(out.size):
+                out[i] = rounded(dst, np.tanh(value_of(row[i])))
     return -1
 
 

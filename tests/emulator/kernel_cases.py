@@ -723,6 +723,9 @@ def parts_case(
     i, columns = case.instruction, max([1, *kv_lens]) + 2
     entries = {name: (case.kinds[name], array) for name, array in case.arrays.items()}
     entries["z"] = (FP32, numbers(rng, FP32, sum(q_lens), i.heads, columns))
+    seen = [at + 1 for new, length in zip(q_lens, kv_lens, strict=True) for at in range(length - new, length)]
+    chosen = [np.sort(rng.permutation(max(count, 3))[:3]) for count in seen]
+    entries["h"] = (INT32, np.array(chosen, np.int32).reshape(len(seen), 3))
     lengths = (Ref("ql"), Ref("kl"), "q", "kv")
     heads, z, split = (i.heads, i.kv_heads), Ref("z"), i.kv_heads * i.qk_dim
     made = {
@@ -730,6 +733,7 @@ def parts_case(
         "onto": PAGED_SCORES(z, i.q, i.cache, z, i.tables, *lengths, *heads, 0, i.qk_dim, 0.3),
         "values": PAGED_VALUES(i.dst, z, i.cache, i.tables, *lengths, *heads, split, i.v_dim),
         "softmax": MASKED_SOFTMAX(z, z, *lengths, i.window, i.chunk, i.sinks),
+        "chosen": MASKED_SOFTMAX(z, z, *lengths, 0, 0, None, Ref("h")),
     }
     used = {ref.buffer for ref, _ in made[part].refs()}
     entries = {name: entry for name, entry in entries.items() if name in used}
@@ -1034,10 +1038,12 @@ CASES: dict[str, Callable[[np.random.Generator, DType, int, int], Case]] = {
     "paged_scores onto": attention_part("onto"),
     "paged_values": attention_part("values"),
     "masked_softmax": attention_part("softmax"),
+    "masked_softmax chosen": attention_part("chosen"),
     "heads_matmul": heads_matmul,
     "multiply": multiply,
     "map": mapped("exp"),
     "map sigmoid": mapped("sigmoid"),
+    "map tanh": mapped("tanh"),
     "map erf": mapped("erf"),
     "clamp": clamp,
     "fused_matmul": fused_matmul("rms", "none"),

@@ -43,7 +43,7 @@ def test_values_read_the_padded_weights(bench: Any) -> None:
 
 
 def test_a_masked_softmax_goes_over_its_rows_three_times(bench: Any) -> None:
-    text = f"masked_softmax dst=%z x=%z {LENGTHS} window=0 chunk=0 sinks=%s"
+    text = f"masked_softmax dst=%z x=%z {LENGTHS} window=0 chunk=0 sinks=%s chosen=-"
     found = bench.work(text, extents=EXTENTS, z="fp32[t, 4, 16]", s="bf16[4]", l="int32[n]", k="int32[n]")
     assert found.shape == VectorShape(20, 16, 3)
     assert (found.read_bytes, found.write_bytes) == (4 * 320 + 2 * 4, 4 * 320)
@@ -77,7 +77,7 @@ def test_the_parts_together_are_attention(bench: Any, window: int, chunk: int) -
     }
     text = (
         f"paged_scores dst=%z q=%q cache=%c onto=- tables=%p {LENGTHS} heads=2 kv_heads=1 first=0 dim=3 scale=0.5\n"
-        f"masked_softmax dst=%z x=%z {LENGTHS} window={window} chunk={chunk} sinks=%s\n"
+        f"masked_softmax dst=%z x=%z {LENGTHS} window={window} chunk={chunk} sinks=%s chosen=-\n"
         f"paged_values dst=%o weights=%z cache=%c tables=%p {LENGTHS} heads=2 kv_heads=1 first=3 dim=2"
     )
     kinds = {"q": "fp32[2, 6]", "c": "fp32[4, 2, 5]", "p": "int32[1, 3]", "l": "int32[1]", "k": "int32[1]"}
@@ -109,3 +109,12 @@ def test_a_head_s_matrix_may_be_turned(bench: Any) -> None:
     given = bench.run(text, {"a": a, "w": w}, **kinds)
     # head 0: (0, 1, 2) times rows (0 1), (2 3), (4 5); head 1: (3, 4, 5) times rows (6 7), (8 9), (10 11)
     assert given["d"].tolist() == [[10, 13, 100, 112]]
+
+
+def test_a_query_that_sees_more_than_are_chosen_sees_these_alone(bench: Any) -> None:
+    """Queries at positions 1 and 2 with two chosen each: the first sees both of its tokens, the second 0 and 2."""
+    text = f"masked_softmax dst=%z x=%z {LENGTHS} window=0 chunk=0 sinks=- chosen=%i"
+    kinds = {"z": "fp32[2, 1, 4]", "l": "int32[1]", "k": "int32[1]", "i": "int32[2, 2]"}
+    values = {"z": np.zeros((2, 1, 4)), "l": [2], "k": [3], "i": [[1, 3], [0, 2]]}
+    found = bench.run(text, values, extents={"q_lens": (2,), "kv_lens": (3,)}, **kinds)
+    assert found["z"][:, 0].tolist() == [[0.5, 0.5, 0, 0], [0.5, 0, 0.5, 0]]

@@ -20,8 +20,8 @@ LEGAL: dict[str, tuple[str, str]] = {
         "d: bf16[t, 32]; w: fp32[t, 4, n]; c: bf16[9, 16, 24]; p: int32[n, 3]; l: int32[n]; k: int32[n]",
     ),
     "masked_softmax": (
-        "dst=%d x=%x q_lens=%l kv_lens=%k q_extent=q_lens kv_extent=kv_lens window=0 chunk=0 sinks=%s",
-        "d: bf16[t, 4, n]; x: fp32[t, 4, n]; l: int32[n]; k: int32[n]; s: fp32[4]",
+        "dst=%d x=%x q_lens=%l kv_lens=%k q_extent=q_lens kv_extent=kv_lens window=0 chunk=0 sinks=%s chosen=%i",
+        "d: bf16[t, 4, n]; x: fp32[t, 4, n]; l: int32[n]; k: int32[n]; s: fp32[4]; i: int32[t, 7]",
     ),
     "heads_matmul": (
         "dst=%d a=%a w=%w heads=2 first=1 outputs=rows",
@@ -608,6 +608,7 @@ BROKEN: list[tuple[str, str, str]] = [  # mnemonic, "what was -> what stands ins
     ("paged_values", "p: int32[n, 3] -> p: int32[t, 3]", "must be int32 .sequences, pages."),
     ("masked_softmax", "window=0 -> window=-1", "window and chunk must be 0 .none. or more"),
     ("masked_softmax", "s: fp32[4] -> s: fp32[5]", "sinks is .* must be .4."),
+    ("masked_softmax", "i: int32[t, 7] -> i: int64[t, 7]", "%i is .* must be int32 .t, top_k."),
     ("masked_softmax", "l: int32[n] -> l: int64[n]", "must be int32 .sequences."),
     ("heads_matmul", "heads=2 -> heads=5", "dst has 8, not a multiple of 5 heads"),
     ("heads_matmul", "first=1 -> first=3", "w has 6 rows a head, not 4 from 3 on"),

@@ -32,7 +32,7 @@ EXAMPLES = {
         "d:bf16[t,32] w:fp32[t,4,n] c:bf16[9,16,24] p:int32[n,3] l:int32[n] k:int32[n]",
     ),
     "masked_softmax": (
-        "dst=%x x=%x q_lens=%l kv_lens=%k q_extent=ql kv_extent=kl window=0 chunk=8 sinks=%s",
+        "dst=%x x=%x q_lens=%l kv_lens=%k q_extent=ql kv_extent=kl window=0 chunk=8 sinks=%s chosen=-",
         "x:fp32[t,4,n] l:int32[n] k:int32[n] s:fp32[4]",
     ),
     "heads_matmul": ("dst=%d a=%a w=%w heads=2 first=1 outputs=columns", "d:bf16[t,8] a:bf16[t,6] w:bf16[12,4]"),

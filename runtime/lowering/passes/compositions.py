@@ -128,7 +128,7 @@ def _attention(i: ATTENTION, make: Composing) -> None:
 
 @composes(
     LATENT_ATTENTION,
-    *("dst", "q_nope", "q_rope", "cache", "w", *PAGED, "heads", "nope_dim", "rope_dim", "v_dim", "scale"),
+    *("dst", "q_nope", "q_rope", "cache", "w", *PAGED, "heads", "nope_dim", "rope_dim", "v_dim", "scale", "chosen"),
 )
 def _latent_attention(i: LATENT_ATTENTION, make: Composing) -> None:
     """The absorbed order: queries times K, scores over latents and over rotated parts, and V times what these weigh."""
@@ -143,7 +143,7 @@ def _latent_attention(i: LATENT_ATTENTION, make: Composing) -> None:
         PAGED_SCORES(dst=scores, q=absorbed, onto=None, first=0, dim=latent, scale=i.scale, **heads),
         PAGED_SCORES(dst=scores, q=i.q_rope, onto=scores, first=latent, dim=i.rope_dim, scale=i.scale, **heads),
     )
-    weights = _weights(i, make, scores, q.dtype, window=0, chunk=0, sinks=None)
+    weights = _weights(i, make, scores, q.dtype, window=0, chunk=0, sinks=None, chosen=i.chosen)
     make.emit(
         PAGED_VALUES(dst=mixed, weights=weights, first=0, dim=latent, **heads),
         HEADS_MATMUL(dst=i.dst, a=mixed, w=i.w, heads=i.heads, first=i.nope_dim, outputs="rows"),
@@ -179,6 +179,29 @@ def _sigmoid_gate(i: SIGMOID_GATE, make: Composing) -> None:
     """The sigmoid, then the product."""
     opened = make.like("sigmoid", i.gate)
     make.emit(MAP(opened, i.gate, "sigmoid"), MULTIPLY(i.dst, i.x, opened))
+
+
+@composes(SOFT_CAP, "dst", "x", "cap")
+def _soft_cap(i: SOFT_CAP, make: Composing) -> None:
+    """tanh between two scalings."""
+    bounded = make.like("bounded", i.x)
+    make.emit(SCALE(bounded, i.x, 1 / i.cap), MAP(bounded, bounded, "tanh"), SCALE(i.dst, bounded, i.cap))
+
+
+@composes(GROUPED_SITU_GATED, "dst", "x", "counts", "extent", "at", "experts", "beta", "linear_beta")
+def _grouped_situ_gated(i: GROUPED_SITU_GATED, make: Composing) -> None:
+    """The gate over all rows, whether an expert's or left over."""
+    make.emit(SITU_GATED(i.dst, i.x, i.beta, i.linear_beta))
+
+
+@composes(SITU_GATED, "dst", "x", "beta", "linear_beta")
+def _situ_gated(i: SITU_GATED, make: Composing) -> None:
+    """Both halves levelled off, the gate's times its sigmoid, and the product of the two."""
+    half = make.width(i.dst)
+    gate, up = make.columns(i.x, 0, half), make.columns(i.x, half, half)
+    level, other = make.like("levelled_gate", i.dst), make.like("levelled_up", i.dst)
+    make.emit(SOFT_CAP(level, gate, i.beta), SIGMOID_GATE(level, level, gate), SOFT_CAP(other, up, i.linear_beta))
+    make.emit(MULTIPLY(i.dst, level, other))
 
 
 @composes(GROUPED_GATED, "dst", "x", "counts", "extent", "at", "experts", "activation")
