@@ -188,22 +188,6 @@ def _soft_cap(i: SOFT_CAP, make: Composing) -> None:
     make.emit(SCALE(bounded, i.x, 1 / i.cap), MAP(bounded, bounded, "tanh"), SCALE(i.dst, bounded, i.cap))
 
 
-@composes(GROUPED_SITU_GATED, "dst", "x", "counts", "extent", "at", "experts", "beta", "linear_beta")
-def _grouped_situ_gated(i: GROUPED_SITU_GATED, make: Composing) -> None:
-    """The gate over all rows, whether an expert's or left over."""
-    make.emit(SITU_GATED(i.dst, i.x, i.beta, i.linear_beta))
-
-
-@composes(SITU_GATED, "dst", "x", "beta", "linear_beta")
-def _situ_gated(i: SITU_GATED, make: Composing) -> None:
-    """Both halves levelled off, the gate's times its sigmoid, and the product of the two."""
-    half = make.width(i.dst)
-    gate, up = make.columns(i.x, 0, half), make.columns(i.x, half, half)
-    level, other = make.like("levelled_gate", i.dst), make.like("levelled_up", i.dst)
-    make.emit(SOFT_CAP(level, gate, i.beta), SIGMOID_GATE(level, level, gate), SOFT_CAP(other, up, i.linear_beta))
-    make.emit(MULTIPLY(i.dst, level, other))
-
-
 @composes(GROUPED_GATED, "dst", "x", "counts", "extent", "at", "experts", "activation")
 def _grouped_gated(i: GROUPED_GATED, make: Composing) -> None:
     """The gate over all rows, whether an expert's or left over."""
