@@ -53,8 +53,6 @@ WHOLE = (
     "res_proj.weight",
 )
 UNUSED = "model.layers.0.self_attention_res_"  # Kimi K3 stores a mix where nothing is to be mixed yet
-    "model.layers.0.self_attention_res_"  # Kimi K3 stores a mix before the first layer, where nothing is to be mixed
-)
 FULL_WIDTH_NORMS = ("olmoe", "minimax_m2")
 
 
