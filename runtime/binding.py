@@ -8,7 +8,7 @@ from types import MappingProxyType
 from ..isa.instruction import split_even
 from ..isa.program import Binding
 from .context import Context, mode_of
-from .dispatch import exchange_extents, room_extents, share_extents
+from .dispatch import check_room, exchange_extents, room_extents, share_extents
 from .lowering.passes.rewrite import CONTEXT
 from .lowering.reach import WHOLE
 from .lowering.stage import SHARE, STATES
@@ -52,6 +52,8 @@ def step_bindings(plan: JobPlan, step: Step, routed: Mapping[str, Counts] = NOT_
         own = {name: _share(counts, portion.holder, layout.holders) for name, counts in routed.items()}
         by_holder.append(holder_extents(plan, portion) | room | own)
     exchanged = exchange_extents(plan.graph, layout, routed)
+    if any(exchanged):
+        check_room(plan.graph, layout, largest, exchanged)
     return [
         Binding(
             by_holder[layout.holder_of(rank)] | _of_rank(plan, rank, by_holder) | exchanged[rank],

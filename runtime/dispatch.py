@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from ..isa.errors import ConfigError
 from ..isa.instruction import split_even
 from ..models.blocks import Graph, Moe
 from .layout import ExpertShare, Layout
@@ -22,6 +23,9 @@ from .lowering.experts import (
 )
 from .lowering.weights import layer_name
 
+FEW_ROWS = 1 << 16
+ROOM = 2  # times an even share, beyond few rows
+
 Extents = dict[str, tuple[int, ...]]
 
 
@@ -31,7 +35,11 @@ def travels(graph: Graph, layout: Layout) -> bool:
 
 
 def room_extents(graph: Graph, layout: Layout, tokens: int) -> Extents:
-    """The scalar extents of the most rows that leave and arrive, where no holder has more than so many tokens."""
+    """The scalar extents of the most rows that leave and arrive, where no holder has more than so many tokens.
+
+    For many rows the room is a multiple of what arrives from even loads, as no system has room for every token's at
+    every card; for few of them it is all that can arrive.
+    """
     if not travels(graph, layout):
         return {}
     part, found = -(-tokens // layout.expert_parts), Extents()
@@ -39,8 +47,25 @@ def room_extents(graph: Graph, layout: Layout, tokens: int) -> Extents:
         experts = layout.slots(count)
         here = min(top_k, -(-experts // layout.ep))
         found[sent_extent(top_k)] = (part * top_k,)
-        found[received_extent(top_k, experts)] = (layout.ep * part * here,)
+        most = layout.ep * part * here
+        found[received_extent(top_k, experts)] = (min(most, max(FEW_ROWS, ROOM * part * top_k)),)
     return found
+
+
+def check_room(graph: Graph, layout: Layout, largest: Mapping[str, tuple[int, ...]], found: list[Extents]) -> None:
+    """Refuse loads so uneven that more rows arrive at a card than it has room for."""
+    for layer in graph.layers:
+        if not isinstance(layer.mlp, Moe):
+            continue
+        (room,) = largest[received_extent(layer.mlp.router.top_k, layout.slots(layer.mlp.experts.count))]
+        name = exchange_extent(layer_name(layer), RECEIVED)
+        for rank, extents in enumerate(found):
+            if (rows := sum(extents.get(name, ()))) > room:
+                raise ConfigError(
+                    f"layer {layer.index}: {rows} rows of tokens arrive at card {rank}, which has room for {room}, "
+                    f"{ROOM} times an even share; take fewer tokens a step with --chunk-tokens, or copy hot experts "
+                    "with --redundant-experts"
+                )
 
 
 def share_extents(graph: Graph, layout: Layout, rank: int) -> Extents:

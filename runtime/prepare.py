@@ -21,6 +21,7 @@ from ..models.scale import scaled_checkpoint
 from .calibration import calibration_ids
 from .job import MOST_TOKENS, Job
 from .layout import check_layout, parse_layout
+from .layout_warnings import layout_warnings
 from .lowering.passes.cache import CodedCache
 from .lowering.passes.fuse import parse_fusions
 from .lowering.stage import Sampling
@@ -211,6 +212,7 @@ def _warnings(plan: JobPlan, cluster: ClusterSpec, placement: tuple[int, ...], n
     sampling = plan.sampling
     if not sampling.temperature and (sampling.top_k or sampling.top_p < 1):
         warnings.append("--top-k and --top-p change nothing at --temperature 0, which picks the likeliest token")
+    warnings += layout_warnings(plan)
     return warnings + _longrope_warnings(plan) + [f"cluster {cluster.name}: {note}" for note in cluster.notes]
 
 

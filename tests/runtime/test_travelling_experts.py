@@ -14,9 +14,10 @@ from siltwin.isa.errors import ConfigError
 from siltwin.models.checkpoint import open_checkpoint
 from siltwin.models.graph import total_parameters
 from siltwin.runtime.binding import step_bindings
-from siltwin.runtime.dispatch import exchange_extents
+from siltwin.runtime.dispatch import exchange_extents, room_extents
 from siltwin.runtime.job import Job
 from siltwin.runtime.layout import Layout, check_layout, legal_tp
+from siltwin.runtime.layout_warnings import layout_warnings
 from siltwin.runtime.numbers import Numbers
 from siltwin.runtime.prepare import prepare
 from siltwin.runtime.routing import recorded
@@ -182,3 +183,42 @@ def test_a_placement_that_does_not_fit_names_those_that_do(checkpoint, layout: L
     graph = open_checkpoint(checkpoint("mixtral")[0]).graph
     with pytest.raises(ConfigError, match=message):
         check_layout(layout, graph, None)
+
+
+def test_few_rows_have_room_for_all_that_can_arrive_and_many_for_twice_an_even_share(checkpoint) -> None:
+    """Top 2 of 7 experts over 4 replicas of one card: all may go to one of them, half a share each is even."""
+    graph = open_checkpoint(checkpoint("mixtral")[0]).graph
+    for tokens, arriving in ((40, 4 * 40 * 2), (1 << 13, 4 * (1 << 13) * 2), (1 << 14, 1 << 16), (1 << 20, 1 << 22)):
+        extents = room_extents(graph, Layout(dp=4, ep=4), tokens)
+        assert extents == {"sent.x2": (2 * tokens,), "received.x2of7": (arriving,)}
+    assert room_extents(graph, Layout(tp=4, ep=4), 40) == {}, "no token travels within a holder"
+
+
+def test_loads_beyond_the_room_are_refused_with_what_helps(checkpoint) -> None:
+    path, _ = checkpoint("mixtral")
+
+    def all_to_two(routed: Any) -> tuple[int, ...]:
+        return (routed.tokens, routed.tokens, 0, 0, 0, 0, 0)
+
+    options: dict[str, Any] = {"payload": False, "max_new_tokens": None, "logits": False}
+    sizes = {"prompt_ids": (), "batch": 1024, "input_len": 120, "output_len": 0}
+    with pytest.raises(ConfigError, match=r"layer 0: 245760 rows .* arrive at card 0, which has room for 122880"):
+        run(path, "dp=4,ep=4", all_to_two, **{**options, **sizes})
+
+
+@pytest.mark.parametrize(
+    ("layout", "changes", "warning"),
+    [
+        ("dp=4", {}, "1 of dp=4 replicas have no sequence"),
+        ("dp=2", {}, "replicas take their steps together, though no token travels"),
+        ("tp=2", {"micro_batches": 2}, "--micro-batches 2 at pp=1"),
+        ("pp=2", {"micro_batches": 5}, "more than the 3 sequences of a replica"),
+        ("pp=2", {"sequence_parallel": True}, "--sequence-parallel changes nothing at tp=1"),
+        ("dp=2,ep=2", {}, None),
+    ],
+)
+def test_layouts_that_do_not_do_what_one_may_think_are_told(
+    checkpoint, layout: str, changes: dict[str, Any], warning: str | None
+) -> None:
+    told = layout_warnings(prepare(job(checkpoint("mixtral")[0], layout, **changes)).plan)
+    assert any(warning in text for text in told) if warning else not told
