@@ -27,7 +27,7 @@ HARMLESS = frozenset(
     """
     _attn_implementation _attn_implementation_autoset _commit_hash _flash_attn_2_enabled _name_or_path
     _source attn_implementation attention_dropout auto_map bad_words_ids begin_suppress_tokens
-    classifier_dropout custom_pipelines decoder_start_token_id diversity_penalty do_sample
+    cache_implementation classifier_dropout custom_pipelines decoder_start_token_id diversity_penalty do_sample
     early_stopping embd_pdrop encoder_no_repeat_ngram_size exponential_decay_length_penalty
     finetuning_task forced_bos_token_id forced_eos_token_id hidden_dropout id2label initializer_range
     is_llama_config keys_to_ignore_at_inference label2id language length_penalty max_length min_length

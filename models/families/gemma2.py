@@ -13,6 +13,7 @@ def read(fields: Fields, name: str) -> ModelConfig:
     """A gemma2 config.json; caps are 50 on scores and 30 on logits where the file says nothing of them."""
     caps = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
     fields.fill(**DEFAULTS | {"vocab_size": 256_000, "max_position_embeddings": 8192} | caps)
+    fields.neutral("sliding_window_size", fields.raw.get("sliding_window"))  # some published files say it twice
     layers = num_layers(fields)
     kinds = ["full_attention" if index % 2 else "sliding_attention" for index in range(layers)]
     form = read_gemma(fields)

@@ -47,8 +47,7 @@ def read(fields: Fields, name: str) -> ModelConfig:
 def read_gemma(fields: Fields) -> Form:
     """What all Gemmas from the second on share."""
     fields.neutral("use_bidirectional_attention", False, None)
-    for unused in ("hidden_act", "cache_implementation"):
-        fields.take(unused, None, record=False)
+    fields.take("hidden_act", None, record=False)  # hidden_activation is what counts
     fields.assume("query_pre_attn_scalar", 256)
     bias = fields.flag("attention_bias", False)
     cap = fields.take("final_logit_softcapping", None)

@@ -9,6 +9,7 @@ import pytest
 
 from siltwin.isa.errors import ConfigError
 from siltwin.models.config import read_config, read_json
+from siltwin.models.graph import build_graph, total_parameters
 from siltwin.models.registry import known_families
 from siltwin.models.shelf import shipped_configs
 
@@ -100,3 +101,134 @@ def test_a_wrapper_reads_as_its_text_config(wrapper: str, text_type: str | None)
         del text["model_type"]
     outer = {"model_type": wrapper, "text_config": text, "vision_config": {"hidden_size": 8}, "image_token_id": 5}
     assert read_config(outer, name="m") == alone
+
+
+# As published: Llama 4 Scout's text_config, Gemma 3 1B and Gemma 2 9B; sizes are those of transformers' own models.
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "Llama 4 Scout": {
+        "architectures": ["Llama4ForConditionalGeneration"],
+        "boi_token_index": 200080,
+        "eoi_token_index": 200081,
+        "image_token_index": 200092,
+        "model_type": "llama4",
+        "text_config": {
+            "_attn_implementation_autoset": True,
+            "attention_bias": False,
+            "attention_chunk_size": 8192,
+            "attention_dropout": 0.0,
+            "attn_scale": 0.1,
+            "attn_temperature_tuning": 4,
+            "bos_token_id": 200000,
+            "cache_implementation": "hybrid",
+            "eos_token_id": [200001, 200007, 200008],
+            "floor_scale": 8192,
+            "for_llm_compressor": False,
+            "head_dim": 128,
+            "hidden_act": "silu",
+            "hidden_size": 5120,
+            "initializer_range": 0.02,
+            "interleave_moe_layer_step": 1,
+            "intermediate_size": 8192,
+            "intermediate_size_mlp": 16384,
+            "max_position_embeddings": 10485760,
+            "model_type": "llama4_text",
+            "no_rope_layers": [],
+            "num_attention_heads": 40,
+            "num_experts_per_tok": 1,
+            "num_hidden_layers": 48,
+            "num_key_value_heads": 8,
+            "num_local_experts": 16,
+            "output_router_logits": False,
+            "pad_token_id": 200018,
+            "rms_norm_eps": 1e-05,
+            "rope_scaling": {
+                "factor": 16.0,
+                "high_freq_factor": 1.0,
+                "low_freq_factor": 1.0,
+                "original_max_position_embeddings": 8192,
+                "rope_type": "llama3",
+            },
+            "rope_theta": 500000.0,
+            "router_aux_loss_coef": 0.001,
+            "router_jitter_noise": 0.0,
+            "torch_dtype": "bfloat16",
+            "use_cache": True,
+            "use_qk_norm": True,
+            "vocab_size": 202048,
+        },
+        "torch_dtype": "bfloat16",
+        "transformers_version": "4.51.0",
+        "vision_config": {"model_type": "llama4_vision_model"},
+    },
+    "Gemma 3 1B": {
+        "architectures": ["Gemma3ForCausalLM"],
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "attn_logit_softcapping": None,
+        "bos_token_id": 2,
+        "cache_implementation": "hybrid",
+        "eos_token_id": [1, 106],
+        "final_logit_softcapping": None,
+        "head_dim": 256,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "hidden_size": 1152,
+        "initializer_range": 0.02,
+        "intermediate_size": 6912,
+        "max_position_embeddings": 32768,
+        "model_type": "gemma3_text",
+        "num_attention_heads": 4,
+        "num_hidden_layers": 26,
+        "num_key_value_heads": 1,
+        "pad_token_id": 0,
+        "query_pre_attn_scalar": 256,
+        "rms_norm_eps": 1e-06,
+        "rope_local_base_freq": 10000,
+        "rope_scaling": None,
+        "rope_theta": 1000000,
+        "sliding_window": 512,
+        "sliding_window_pattern": 6,
+        "torch_dtype": "bfloat16",
+        "use_cache": True,
+        "vocab_size": 262144,
+    },
+    "Gemma 2 9B": {
+        "architectures": ["Gemma2ForCausalLM"],
+        "attention_bias": False,
+        "attn_logit_softcapping": 50.0,
+        "cache_implementation": "hybrid",
+        "eos_token_id": 1,
+        "final_logit_softcapping": 30.0,
+        "head_dim": 256,
+        "hidden_act": "gelu_pytorch_tanh",
+        "hidden_activation": "gelu_pytorch_tanh",
+        "hidden_size": 3584,
+        "intermediate_size": 14336,
+        "max_position_embeddings": 8192,
+        "model_type": "gemma2",
+        "num_attention_heads": 16,
+        "num_hidden_layers": 42,
+        "num_key_value_heads": 8,
+        "query_pre_attn_scalar": 256,
+        "rms_norm_eps": 1e-06,
+        "rope_theta": 10000.0,
+        "sliding_window": 4096,
+        "sliding_window_size": 4096,
+        "torch_dtype": "float32",
+        "vocab_size": 256000,
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "params"), [("Llama 4 Scout", 107_769_861_120), ("Gemma 3 1B", 999_885_952), ("Gemma 2 9B", 9_241_705_984)]
+)
+def test_published_files_read_and_count_as_transformers_does(name: str, params: int) -> None:
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    config = read_config(PUBLISHED[name], name=name)
+    made = config.to_hf()
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(
+            transformers.AutoConfig.for_model(made.pop("model_type"), **made)
+        )
+    assert sum(tensor.numel() for tensor in model.parameters()) == total_parameters(build_graph(config))
+    assert total_parameters(build_graph(config)) == params
