@@ -28,6 +28,7 @@ from .instruction import (
     require_apart,
     require_floats,
 )
+from .latent import LATENT_ATTENTION
 from .operands import ExtentName, In, InOut, OptionalIn, Out, Ref, Role
 from .program import column_slice
 from .tensor import ATTENTION, MATMUL
@@ -309,6 +310,69 @@ class ROPE_ATTENTION(Instruction, opcode=0xA9, unit=Unit.TENSOR):
         wide = self.heads * self.qk_dim + self.kv_heads * (self.qk_dim + self.v_dim)
         row = t.type_of(self.qkv)
         require(row.shape[-1] == wide, self, f"qkv is {row}, must be [tokens, {wide}]")
+        check_parts(self, t)
+
+    def work(self, s: Sizes) -> Work:
+        return work_of_parts(self, s)
+
+    def execute(self, m: Memory) -> None:
+        execute_parts(self, m)
+
+
+class ROPE_LATENT_ATTENTION(Instruction, opcode=0xAB, unit=Unit.TENSOR):
+    """The ropes of queries and of the shared key, the scatter of latents into the cache, and latent attention, in one.
+
+    latents is [tokens, latent_dim + rope_dim]: its last rope_dim columns and every head of q_rope are rotated; both
+    stay as they are, and what goes to the cache is latents with these columns rotated.
+    """
+
+    dst: Out
+    cache: InOut
+    latents: In
+    q_nope: In
+    q_rope: In
+    w: In
+    cos: In
+    sin: In
+    positions: In
+    slots: In
+    tables: In
+    q_lens: In
+    kv_lens: In
+    q_extent: ExtentName
+    kv_extent: ExtentName
+    rotary_dim: int
+    interleaved: bool
+    heads: int
+    nope_dim: int
+    rope_dim: int
+    v_dim: int
+    scale: float
+
+    def parts(self, t: Shapes) -> Parts:
+        """Copies of queries and latents, rotated; the latents scattered; and attention."""
+        q, row, cached = Ref("fused/queries"), Ref("fused/row"), t.type_of(self.latents)
+        shared = Ref(row.buffer, int(cached.shape[-1]) - self.rope_dim, self.rope_dim)
+        rotation = (self.cos, self.sin, self.positions, self.rope_dim, self.rotary_dim, self.interleaved)
+        own = {name: getattr(self, name) for name in LATENT_ATTENTION.operands if name in self.operands}
+        made = (
+            COPY(q, self.q_rope),
+            ROPE(q, *rotation),
+            COPY(row, self.latents),
+            ROPE(shared, *rotation),
+            SCATTER(self.cache, row, self.slots),
+            LATENT_ATTENTION(**own | {"q_rope": q}),
+        )
+        return Parts({q.buffer: t.type_of(self.q_rope), row.buffer: cached}, made)
+
+    def check(self, t: Shapes) -> None:
+        row = t.type_of(self.latents)
+        wide = row.shape[-1]
+        require(
+            isinstance(wide, int) and 0 < self.rope_dim < wide,
+            self,
+            f"latents is {row}, must be [tokens, latent + {self.rope_dim}]",
+        )
         check_parts(self, t)
 
     def work(self, s: Sizes) -> Work:

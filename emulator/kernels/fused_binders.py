@@ -7,7 +7,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from ...isa.fused import FUSED_GROUPED_MATMUL, FUSED_MATMUL, ROPE_ATTENTION, InnerShapes
+from ...isa.fused import FUSED_GROUPED_MATMUL, FUSED_MATMUL, ROPE_ATTENTION, ROPE_LATENT_ATTENTION, InnerShapes
 from ...isa.instruction import Array
 from ...isa.meaning import ArrayMemory
 from ...isa.operands import Ref
@@ -26,7 +26,9 @@ def _array(name: str, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Ar
     return found
 
 
-def bind_parts(instruction: FUSED_MATMUL | FUSED_GROUPED_MATMUL | ROPE_ATTENTION, memory: ArrayMemory) -> Thunk:
+def bind_parts(
+    instruction: FUSED_MATMUL | FUSED_GROUPED_MATMUL | ROPE_ATTENTION | ROPE_LATENT_ATTENTION, memory: ArrayMemory
+) -> Thunk:
     """The thunks of the parts, one after the other."""
     parts = instruction.parts(memory)
     inner = InnerShapes(memory, parts.between)
@@ -46,3 +48,4 @@ def bind_parts(instruction: FUSED_MATMUL | FUSED_GROUPED_MATMUL | ROPE_ATTENTION
 kernel_of(FUSED_MATMUL)(bind_parts)
 kernel_of(FUSED_GROUPED_MATMUL)(bind_parts)
 kernel_of(ROPE_ATTENTION)(bind_parts)
+kernel_of(ROPE_LATENT_ATTENTION)(bind_parts)

@@ -18,7 +18,7 @@ from siltwin.isa.formats.form import form_of, parse_form
 from siltwin.isa.formats.packing import pack_words
 from siltwin.isa.formats.quantise import quantise
 from siltwin.isa.formats.scheme import SCHEMES
-from siltwin.isa.fused import FUSED_GROUPED_MATMUL, FUSED_MATMUL, ROPE_ATTENTION
+from siltwin.isa.fused import FUSED_GROUPED_MATMUL, FUSED_MATMUL, ROPE_ATTENTION, ROPE_LATENT_ATTENTION
 from siltwin.isa.instruction import Instruction, TensorType
 from siltwin.isa.latent import LATENT_ATTENTION
 from siltwin.isa.meaning import ArrayMemory
@@ -958,6 +958,32 @@ def scatter_narrow(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
     return build(SCATTER(Ref("o"), Ref("x"), Ref("i")), entries, exact=True)
 
 
+def rope_latent_attention(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    """A latent case whose new rows, rotated, go to free slots of the pages that the tables name."""
+    lengths = ((m, 1), (m + n // 2, n))
+    case = latent_case(rng, d, *map(list, lengths))
+    i, page_tokens, row = case.instruction, case.arrays["c"].shape[1], case.arrays["c"].shape[2]
+    slots = [
+        case.arrays["t"][b, at // page_tokens] * page_tokens + at % page_tokens
+        for b, (new, length) in enumerate(zip(*lengths, strict=True))
+        for at in range(length - new, length)
+    ]
+    entries = {name: (case.kinds[name], array) for name, array in case.arrays.items()}
+    entries |= {
+        "x": (d, numbers(rng, d, m + 1, row)),
+        "a": (d, numbers(rng, d, 50, i.rope_dim // 2)),
+        "b": (d, numbers(rng, d, 50, i.rope_dim // 2)),
+        "f": (INT32, rng.integers(0, 50, m + 1).astype(np.int32)),
+        "i": (INT32, np.array(slots, np.int32)),
+    }
+    refs = [i.dst, i.cache, Ref("x"), i.q_nope, i.q_rope, i.w, Ref("a"), Ref("b"), Ref("f"), Ref("i"), i.tables]
+    sizes = (i.heads, i.nope_dim, i.rope_dim, i.v_dim, i.scale)
+    lens = (i.q_lens, i.kv_lens, i.q_extent, i.kv_extent)
+    instruction = ROPE_LATENT_ATTENTION(*refs, *lens, i.rope_dim, m % 2 == 0, *sizes)
+    floor = 4e-6 if d is FP32 else 2e-2
+    return build(instruction, entries, ulps=8, fp32_ulps=64, floor=floor, extents=case.extents)
+
+
 CASES: dict[str, Callable[[np.random.Generator, DType, int, int], Case]] = {
     "matmul": matmul,
     "attention": attention,
@@ -1051,5 +1077,6 @@ CASES: dict[str, Callable[[np.random.Generator, DType, int, int], Case]] = {
     "fused_matmul gated": fused_matmul("none", "gelu_tanh"),
     "fused_grouped_matmul": fused_grouped_matmul,
     "rope_attention": rope_attention,
+    "rope_latent_attention": rope_latent_attention,
     "gated_delta": gated_delta,
 }

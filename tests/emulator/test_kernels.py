@@ -67,6 +67,7 @@ WITH_TABLES = {
     "partial_attention",
     "partial_latent_attention",
     "rope_attention",
+    "rope_latent_attention",
     "select_keys",
 }
 

@@ -199,6 +199,13 @@ LEGAL: dict[str, tuple[str, str]] = {
         "dst=%d a=%a w=%w bias=%b counts=%c extent=q_lens at=4 activation=silu",
         "d: bf16[n, 4]; a: bf16[n, 4]; w: bf16[4, 8, 4]; b: bf16[4, 8]; c: int32[16]",
     ),
+    "rope_latent_attention": (
+        "dst=%d cache=%c latents=%x q_nope=%q q_rope=%r w=%w cos=%u sin=%v positions=%i slots=%j tables=%p q_lens=%l "
+        "kv_lens=%k q_extent=q_lens kv_extent=kv_lens rotary_dim=6 interleaved=yes heads=4 nope_dim=8 rope_dim=6 "
+        "v_dim=5 scale=0.5",
+        "d: bf16[t, 20]; c: bf16[9, 16, 22]; x: bf16[t, 22]; q: bf16[t, 32]; r: bf16[t, 24]; w: bf16[52, 16]; "
+        "u: fp32[99, 3]; v: fp32[99, 3]; i: int32[t]; j: int32[t]; p: int32[n, 3]; l: int32[n]; k: int32[n]",
+    ),
     "grouped_matmul": (
         "dst=%d a=%a w=%w bias=%b counts=%c extent=q_lens at=4",
         "d: bf16[n, 8]; a: bf16[n, 4]; w: bf16[4, 8, 4]; b: bf16[4, 8]; c: int32[16]",
@@ -622,6 +629,8 @@ BROKEN: list[tuple[str, str, str]] = [  # mnemonic, "what was -> what stands ins
     ("fused_matmul", "activation=silu -> activation=none", "dst is .* must be .*8"),
     ("fused_grouped_matmul", "d: bf16[n, 4] -> d: bf16[n, 8]", "must be half of"),
     ("fused_grouped_matmul", "w: bf16[4, 8, 4] -> w: bf16[32, 4]", "w is .*must be"),
+    ("rope_latent_attention", "x: bf16[t, 22] -> x: bf16[t, 6]", "latents is .* must be .tokens, latent . 6."),
+    ("rope_latent_attention", "rotary_dim=6 -> rotary_dim=8", "rotary_dim must be even, within a head"),
     ("rope_attention", "x: bf16[t, 56] -> x: bf16[t, 57]", "qkv is .* must be .tokens, 56."),
     ("rope_attention", "rotary_dim=6 -> rotary_dim=5", "rotary_dim must be even"),
     ("wait", "semaphore=q -> semaphore=t", "semaphore 't' is not declared"),

@@ -207,6 +207,13 @@ EXAMPLES = {
         "dst=%d a=%a w=%w bias=- counts=%c extent=ql at=4 activation=gelu",
         "d:bf16[n,4] a:bf16[n,4] w:bf16[4,8,4] c:int32[16]",
     ),
+    "rope_latent_attention": (
+        "dst=%d cache=%c latents=%x q_nope=%q q_rope=%r w=%w cos=%u sin=%v positions=%i slots=%j tables=%p q_lens=%l "
+        "kv_lens=%k q_extent=ql kv_extent=kl rotary_dim=6 interleaved=yes heads=4 nope_dim=8 rope_dim=6 v_dim=5 "
+        "scale=0.5",
+        "d:bf16[t,20] c:bf16[9,16,22] x:bf16[t,22] q:bf16[t,32] r:bf16[t,24] w:bf16[52,16] u:fp32[99,3] v:fp32[99,3] "
+        "i:int32[t] j:int32[t] p:int32[n,3] l:int32[n] k:int32[n]",
+    ),
     "grouped_matmul": (
         "dst=%d a=%a w=%w bias=%b counts=%c extent=ql at=4",
         "d:bf16[n,8] a:bf16[n,4] w:bf16[4,8,4] b:bf16[4,8] c:int32[16]",

@@ -24,7 +24,7 @@ from siltwin.runtime.run import RunResult, run_job
 
 sys.path.insert(0, str(Path(__file__).parent))
 from checkpoints import save  # noqa: E402
-from latent_checkpoints import save_latent  # noqa: E402
+from latent_checkpoints import LATENT_FAMILIES, SPARSE_FAMILIES, save_latent  # noqa: E402
 
 PROMPTS = tuple(tuple(range(1, 1 + length)) for length in (3, 21, 1, 40))
 
@@ -36,7 +36,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @cache
 def checkpoint(directory: Path, family: str) -> Path:
-    return (save_latent if family.startswith("deepseek") else save)(directory, family, 1)
+    return (save_latent if family in (*LATENT_FAMILIES, *SPARSE_FAMILIES) else save)(directory, family, 1)
 
 
 def job(directory: Path, family: str, fused: str | None = None, **options: object) -> Job:
@@ -61,6 +61,8 @@ CASES = [
     ("llama", "rope-attention", 2 * 3, 2),
     ("gpt_oss", "rope-attention", 2 * 3, 2),
     ("gpt_oss", "swiglu", 2 * 3, 1),
+    ("deepseek_v3", "rope-attention", 2 * 3, 3),
+    ("deepseek_v2", "rope-attention", 2 * 3, 3),
     ("mixtral", "swiglu", 2 * 3, 1),
     ("qwen3", "norm-matmul", 2 * (3 + 3 + 1), 1),
 ]
@@ -96,6 +98,15 @@ def test_all_of_them_act_together_and_payload_off_gives_the_same_spans(places: P
     assert all(off.report.totals.elapsed_ps < other.report.totals.elapsed_ps for other in times)
 
 
+@pytest.mark.parametrize("family", ["deepseek_v3", "glm_moe_dsa", "gpt_oss"])
+def test_all_of_them_together_change_no_number(places: Path, family: str) -> None:
+    fused, plain = run_job(job(places, family, "all")), whole(places, family)
+    assert plain.logits is not None and fused.logits is not None
+    for key, rows in plain.logits.items():
+        np.testing.assert_array_equal(fused.logits[key], rows)
+    assert fused.report.totals.elapsed_ps < plain.report.totals.elapsed_ps
+
+
 def test_latents_are_normed_in_the_product_that_makes_queries(places: Path) -> None:
     fused = run_job(job(places, "deepseek_v3", "norm-matmul"))
     plain = whole(places, "deepseek_v3")
@@ -114,7 +125,8 @@ def test_what_stood_between_takes_no_room(places: Path) -> None:
 
 
 def test_a_fusion_without_a_place_is_told(places: Path) -> None:
-    report = run_job(job(places, "deepseek_v3", "rope-attention", payload=False, logits=False)).report
+    lacking = job(places, "qwen3", "rope-attention", payload=False, logits=False, overrides=(("native", "all,-rope"),))
+    report = run_job(lacking).report
     assert "--fuse rope-attention changes nothing: no block of this model has a place for it" in report.warnings
 
 

@@ -7,11 +7,12 @@ from collections.abc import Collection, Mapping, Sequence
 from ....isa.errors import ConfigError
 from ....isa.program import Program
 from ....isa.work import Unit
-from .fusions import FUSIONS
+from . import product_fusions, rope_fusions
 from .rewrite import BlockEditor, Rewritten, with_blocks
-from .window import DEFAULT_FUSIONS, DEQUANTISE_MATMUL, Window
+from .window import DEFAULT_FUSIONS, DEQUANTISE_MATMUL, FUSIONS, Window
 
 ALL, NONE = "all", "none"
+ROOMS = (product_fusions, rope_fusions)  # importing them registers what they hold, in the order in which it acts
 
 
 def parse_fusions(text: str | None) -> tuple[str, ...]:

@@ -1,19 +1,15 @@
-"""The fusions: which instructions each joins, where it may, and what comes of them."""
+"""The fusions of products: with the norm before them, and with the gate after them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 
-from ....isa.dma import SCATTER
 from ....isa.experts import GROUPED_GATED, GROUPED_MATMUL
-from ....isa.fused import FUSED_GROUPED_MATMUL, FUSED_MATMUL, ROPE_ATTENTION
-from ....isa.operands import Ref
-from ....isa.tensor import ATTENTION, MATMUL
-from ....isa.vector import ADD_RMSNORM, GATED, RMSNORM, ROPE
-from .window import FUSIONS, Found, Window, fusion
-
-__all__ = ["FUSIONS"]
+from ....isa.fused import FUSED_GROUPED_MATMUL, FUSED_MATMUL
+from ....isa.tensor import MATMUL
+from ....isa.vector import ADD_RMSNORM, GATED, RMSNORM
+from .window import Found, Window, fusion
 
 
 def _as_fused(product: MATMUL | FUSED_MATMUL) -> FUSED_MATMUL:
@@ -123,71 +119,3 @@ def _swiglu_of_experts(window: Window) -> Iterator[Found]:
         own = {name: getattr(product, name) for name in product.operands if name != "dst"}
         fused = FUSED_GROUPED_MATMUL(dst=gated.dst, activation=gated.activation, **own)
         yield window.replace((index, place), fused), fused
-
-
-@fusion("rope-attention", ROPE_ATTENTION)
-def rope_attention(window: Window) -> Iterator[Found]:
-    """A rotation of queries and keys, the scatter of keys and values, and the attention that follows."""
-    for index in window.at(ROPE):
-        rope = window.body[index]
-        assert isinstance(rope, ROPE)
-        readers = window.only_readers(index, rope.x)
-        if readers is None or len(readers) != 2:
-            continue
-        scatter, attention = (window.body[place] for place in readers)
-        if not isinstance(scatter, SCATTER) or not isinstance(attention, ATTENTION):
-            continue
-        qkv = _fused_rows(rope, scatter, attention)
-        if qkv is None or window.only_readers(index, qkv) != readers:
-            continue
-        tables = (rope.cos, rope.sin, rope.positions, scatter.index)
-        inputs = [ref for ref, _ in attention.refs() if ref not in (attention.dst, attention.cache, attention.q)]
-        still = window.untouched((qkv, *tables, *inputs), index, readers[1], reads=False)
-        if not still or not _alone(window, (index, readers[0], readers[1]), scatter.dst):
-            continue
-        fused = _rope_attention(rope, scatter, attention, qkv)
-        yield window.replace((index, *readers), fused), fused
-
-
-def _alone(window: Window, places: tuple[int, int, int], cache: Ref) -> bool:
-    """Whether nothing between the scatter and the attention uses the cache."""
-    return window.untouched((cache,), places[0], places[1], reads=True) and window.untouched(
-        (cache,), places[1], places[2], reads=True
-    )
-
-
-def _fused_rows(rope: ROPE, scatter: SCATTER, attention: ATTENTION) -> Ref | None:
-    """Columns of queries, keys and values that stand side by side; None where they do not."""
-    i, start = attention, attention.q.start
-    queries, keys = i.heads * i.qk_dim, i.kv_heads * i.qk_dim
-    cached = i.kv_heads * (i.qk_dim + i.v_dim)
-    wanted = (
-        Ref(i.q.buffer, start, queries),
-        Ref(i.q.buffer, start, queries + keys),
-        Ref(i.q.buffer, start + queries, cached),
-    )
-    matches = (i.q, rope.x, scatter.src) == wanted and scatter.dst == i.cache and rope.head_dim == i.qk_dim
-    return Ref(i.q.buffer, start, queries + cached) if matches and not _unknown(i) else None
-
-
-def _unknown(attention: ATTENTION) -> list[str]:
-    """Options of an attention that its fused form has no operand for."""
-    defaults = {field.name: field.default for field in fields(attention)}
-    own = {"q", *ROPE_ATTENTION.operands}
-    return [name for name in attention.operands if name not in own and getattr(attention, name) != defaults[name]]
-
-
-def _rope_attention(rope: ROPE, scatter: SCATTER, attention: ATTENTION, qkv: Ref) -> ROPE_ATTENTION:
-    both = ROPE_ATTENTION.operands.keys() & attention.operands.keys() - {"cache"}
-    own = {name: getattr(attention, name) for name in both}
-    return ROPE_ATTENTION(
-        cache=scatter.dst,
-        qkv=qkv,
-        cos=rope.cos,
-        sin=rope.sin,
-        positions=rope.positions,
-        slots=scatter.index,
-        rotary_dim=rope.rotary_dim,
-        interleaved=rope.interleaved,
-        **own,
-    )
