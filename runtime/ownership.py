@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 import numpy as np
 
 from ..isa.instruction import Array, split_even
+
+KEPT = 1 << 12  # lengths that an ownership remembers, and ownerships that are
 
 
 def pieces(start: int, count: int, shares: int, home: int, contiguous: bool) -> list[tuple[int, int, int]]:
@@ -45,7 +47,21 @@ class Ownership:
 
     def count(self, share: int, position: int) -> int:
         """How many positions below `position` a share owns: its row of the first one at or after it."""
-        return int(self.counts(share, np.array([position]))[0])
+        return self.below(position)[share]
+
+    def below(self, position: int) -> tuple[int, ...]:
+        """The same of every share; kept, for sequences of one length ask it again and again."""
+        found = self._below.get(position)
+        if found is None:
+            if len(self._below) >= KEPT:
+                self._below.clear()
+            at = np.array([position])
+            found = self._below[position] = tuple(int(self.counts(share, at)[0]) for share in range(len(self.held)))
+        return found
+
+    @cached_property
+    def _below(self) -> dict[int, tuple[int, ...]]:
+        return {}
 
     def counts(self, share: int, positions: Array) -> Array:
         """The same of many positions, int64."""
@@ -68,8 +84,9 @@ class Ownership:
         return tuple(found)
 
 
+@lru_cache(maxsize=KEPT)
 def ownership(
-    cuts: Sequence[tuple[int, int]], most: int, shares: int, home: int, has_states: bool, page_tokens: int
+    cuts: tuple[tuple[int, int], ...], most: int, shares: int, home: int, has_states: bool, page_tokens: int
 ) -> Ownership:
     """Who owns the positions of a request up to `most`.
 

@@ -190,9 +190,9 @@ class JobPlan:
         """Which share of the context owns each position of a request."""
         if request not in self._owned:
             lengths, layout = self.sequences[request], self.layout
-            most = self.requests()[request].most_kv_tokens
-            cuts = [(0, lengths.cached_len)] if lengths.cached_len else []
-            cuts += self._prompt_cuts.get(request, [])
+            most = Request(request, lengths.prompt_len, lengths.max_new_tokens, lengths.cached_len).most_kv_tokens
+            cached = [(0, lengths.cached_len)] if lengths.cached_len else []
+            cuts = (*cached, *self._prompt_cuts.get(request, ()))
             home = request // (layout.dp * self.micro_batches) % layout.cp
             self._owned[request] = ownership(cuts, most, layout.cp, home, self.has_states, self.page_tokens)
         return self._owned[request]

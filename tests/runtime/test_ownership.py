@@ -33,7 +33,7 @@ def test_pieces_of_a_recurrence_go_round_the_ring_and_end_at_home() -> None:
 def test_every_position_has_one_owner_who_counts_it_in_its_row(
     shares: int, states: bool, cuts: list[tuple[int, int]]
 ) -> None:
-    own = ownership(cuts, 300, shares, 1, states, 16)
+    own = ownership(tuple(cuts), 300, shares, 1, states, 16)
     rows: Counter[int] = Counter()
     for position in range(300):
         owner = owner_of(own, position, shares)
@@ -47,15 +47,15 @@ def test_every_position_has_one_owner_who_counts_it_in_its_row(
 
 
 def test_generated_tokens_take_turns_by_pages_or_stay_with_the_state() -> None:
-    own = ownership([(0, 8)], 8 + 50, 2, 1, False, 16)
+    own = ownership(((0, 8),), 8 + 50, 2, 1, False, 16)
     assert [owner_of(own, position, 2) for position in (8, 23, 24, 39, 40, 56)] == [1, 1, 0, 0, 1, 0]
-    kept = ownership([(0, 8)], 58, 2, 1, True, 16)
+    kept = ownership(((0, 8),), 58, 2, 1, True, 16)
     assert {owner_of(kept, position, 2) for position in range(8, 58)} == {1}
 
 
 def test_a_long_context_is_even_to_a_token() -> None:
     """Pieces of 8 of 100003 tokens differ by one token at most, two of them make a share."""
-    own = ownership([(0, 100003)], 100003, 4, 0, False, 16)
+    own = ownership(((0, 100003),), 100003, 4, 0, False, 16)
     held = [own.count(share, 100003) for share in range(4)]
     assert sum(held) == 100003 and max(held) - min(held) <= 2
 
