@@ -19,7 +19,7 @@ from .extremes import LARGE, enlarged, ordinary
 from .held_inputs import input_codes
 from .held_reference import held_checkpoint
 from .job import Job
-from .judging import Judged, Sides, hints, judge, with_rounding
+from .judging import Judged, Sides, choice_hints, hints, judge, with_rounding
 from .prepare import Prepared, prepare
 from .quantised_weights import DEQUANTISED
 from .reference import Reference, open_reference, routers_in
@@ -60,6 +60,7 @@ def align(job: Job, ask: AlignAsk = PLAIN) -> AlignReport:
     cases = _cases(asked, found, ask)
     curve = _curve(found, ask)
     first = _first(found, cases, curve)
+    longest = max(request.length for request in found.requests)
     return AlignReport(
         model=model_part(prepared),
         card=card_part(prepared.plan.card),
@@ -81,7 +82,11 @@ def align(job: Job, ask: AlignAsk = PLAIN) -> AlignReport:
         curve=curve,
         not_finite=found.ours.not_finite,
         saturated=found.ours.saturated,
-        warnings=(*prepared.warnings, *hints(first, found.judged.routers, ask.forced_routing)),
+        warnings=(
+            *prepared.warnings,
+            *hints(first, found.judged.routers, ask.forced_routing),
+            *choice_hints(first, prepared.plan.graph, longest, bounds_of(prepared.plan)[0]),
+        ),
         not_modelled=NOT_MODELLED,
         host=HostReport(wall_s=time.perf_counter() - started),
     )

@@ -6,8 +6,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from ..isa.dtype import FP32, DType
 from ..isa.instruction import Array
-from ..models.blocks import Router
+from ..models.blocks import Graph, Router
 from .choices import Place, compare_routes
 from .drift import Outputs, compare, drifts, noise_of, with_noise, within
 from .report_align import LayerDrift, LogitsDrift, RouterDrift, RoutingReport
@@ -113,4 +114,16 @@ def hints(first: str | None, routed: Sequence[RouterDrift], forced: bool) -> tup
     return (
         f"tokens took other experts than in the reference, from layer {flips[0].layer} on; --forced-routing takes "
         "ours in both, so that a flipped expert does not hide or fake a drift",
+    )
+
+
+def choice_hints(first: str | None, graph: Graph, longest: int, rounding: DType) -> tuple[str, ...]:
+    """What to try where tokens that an indexer chose otherwise may be what drifted; `longest` is in tokens."""
+    budgets = {getattr(layer.attention, "top_k", 0) for layer in graph.layers} - {0}
+    if first is None or rounding is FP32 or not budgets or longest <= min(budgets):
+        return ()
+    return (
+        f"queries attend to {min(budgets)} tokens chosen by index scores, and rounding to {rounding.name} may choose "
+        f"others than the reference where scores are near; in fp32, or with sequences of at most {min(budgets)} "
+        "tokens, no such choice hides or fakes a drift",
     )

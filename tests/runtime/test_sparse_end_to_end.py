@@ -8,15 +8,20 @@ from typing import Any
 
 import pytest
 
+from siltwin.isa.dtype import BF16, FP32
+from siltwin.models.config import read_config
+from siltwin.models.graph import build_graph
+from siltwin.models.shelf import shipped_configs
 from siltwin.runtime.align import align
 from siltwin.runtime.job import Job
+from siltwin.runtime.judging import choice_hints
 
 sys.path.insert(0, str(Path(__file__).parent))
 from checkpoints import reference  # noqa: E402
 from latent_checkpoints import SPARSE_FAMILIES, pack_fp8, save_latent  # noqa: E402
 from test_latent_end_to_end import NEW_TOKENS, PROMPTS, check, run  # noqa: E402
 
-LAYOUTS = ["tp=1", "tp=2", "tp=4", "pp=2", "tp=2,ep=2", "tp=4,ep=4", "tp=4,pp=2,ep=2"]
+LAYOUTS = ["tp=1", "tp=2", "tp=4", "pp=2", "tp=2,ep=2", "tp=4,ep=4", "tp=4,pp=2,ep=2", "tp=2,pp=2,dp=2,ep=4"]
 SHARED = ["full", "shared", "shared", "shared", "shared"]
 # Budgets of one token and of more than any prompt has, no sharing at all and nothing but sharing, heads of other sizes.
 OTHERS: list[tuple[str, dict[str, Any]]] = [
@@ -138,3 +143,12 @@ def test_layers_that_choose_cache_index_keys_beside_latents(checkpoint, layout: 
     held = [(3, 2), (2, 1)] if layout == "pp=2" else [(5, 3)] * len(report.cards)
     for card, (layers, choosing) in zip(report.cards, held, strict=True):
         assert card.by_tag["kv"] == pages * 16 * 4 * (layers * (18 + 6) + choosing * 10)
+
+
+def test_a_drift_that_a_choice_may_have_made_is_said_to_be_one() -> None:
+    graph = build_graph(read_config(shipped_configs()["GLM-5.1"]))
+    (hint,) = choice_hints("layer 3", graph, 2049, BF16)
+    assert hint.startswith("queries attend to 2048 tokens chosen by index scores, and rounding to bf16")
+    assert not choice_hints(None, graph, 2049, BF16)
+    assert not choice_hints("layer 3", graph, 2048, BF16)
+    assert not choice_hints("layer 3", graph, 2049, FP32)
