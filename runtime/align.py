@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from ..isa.dtype import BF16
 from ..isa.errors import ConfigError
 from .align_ask import PLAIN, AlignAsk
 from .align_sequences import Asked, sequences_of
@@ -16,6 +15,7 @@ from .computed import Ours, compute, joined, places_of, through
 from .curve import drift_curve
 from .drift import TOLERANCE_OF, Outputs, bounds_of, compare, drifts
 from .extremes import LARGE, enlarged, ordinary
+from .held_cache import cache_codes
 from .held_inputs import input_codes
 from .held_reference import held_checkpoint
 from .job import Job
@@ -101,10 +101,11 @@ def _align(prepared: Prepared, ask: AlignAsk) -> _Aligned:
     ours, requests = compute(prepared)
     choices = ours.choices if ask.forced_routing else None
     reference.quantise_inputs(input_codes(prepared.plan, ours.input_scales))
+    reference.code_cache(cache_codes(prepared.plan))
     rounding, tolerance = bounds_of(prepared.plan)
 
     def rounded() -> Outputs:
-        reference.show_rounding(rounding if rounding.bits > 8 else BF16)
+        reference.show_rounding(rounding)
         return through(reference, requests, prepared.cached, choices)
 
     theirs = through(reference, requests, prepared.cached, choices)

@@ -14,8 +14,8 @@ from .report_align import DriftPart, LayerDrift, LogitsDrift
 from .routes import Routes
 
 # By the coarsest format among weights, activations and KV: two units in its last place; for fp32 what we promise.
-TOLERANCES = {"fp32": 1e-4, "fp16": 2**-10, "bf16": 2**-7, "int8": 2**-6, "fp8_e4m3": 2**-3, "fp8_e5m2": 2**-2}
-# Where inputs become codes: what one code more or less in a few of them does to a row.
+TOLERANCES = {"fp32": 1e-4, "fp16": 2**-10, "bf16": 2**-7}
+# Where inputs or caches become codes: what one code more or less in a few of them does to a row.
 CODED = {"int8": 2**-5, "fp8_e4m3": 2**-4, "fp8_e5m2": 2**-3}
 # How far beyond rounding's own effect on the reference an error may lie. Over 400 random models, sharded at random, the
 # worst honest max was 3.5 times that effect (median 1.1) and the worst honest rms 2.5 times (median 1.02).
@@ -44,10 +44,12 @@ class Outputs:
 
 def bounds_of(plan: JobPlan) -> tuple[DType, float]:
     """The dtype that shows what rounding does to a job, and the tolerance of all that it rounds to."""
-    rounding = max((plan.dtype, plan.kv_dtype), key=lambda dtype: TOLERANCES[dtype.name])
-    if plan.activations is None:
+    floats = (plan.dtype,) if plan.cache is not None else (plan.dtype, plan.kv_dtype)
+    rounding = max(floats, key=lambda dtype: TOLERANCES[dtype.name])
+    codes = [part.element.name for part in (plan.activations, plan.cache) if part is not None]
+    if not codes:
         return rounding, TOLERANCES[rounding.name]
-    tolerance = max(TOLERANCES[rounding.name], CODED[plan.activations.element.name])
+    tolerance = max(TOLERANCES[rounding.name], *(CODED[name] for name in codes))
     # float64 beside float32 hardly ever tips an input to another code, which the cards' float32 does now and then
     return (FP16 if rounding is FP32 else rounding), tolerance
 

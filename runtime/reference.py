@@ -15,7 +15,9 @@ from ..isa.instruction import Array
 from ..models.blocks import Graph, Moe, Router
 from ..models.checkpoint import Checkpoint
 from ..models.config import read_json
+from .held_cache import CacheCodes
 from .held_inputs import InputCodes
+from .reference_cache import coded_cache
 from .reference_inputs import codes_by_parameter, quantised_inputs
 from .reference_kimi_k3 import KimiK3Reference
 from .reference_routing import routers_of, watched
@@ -47,6 +49,9 @@ class Reference(Protocol):
     def quantise_inputs(self, codes: Mapping[str, Sequence[InputCodes]]) -> None:
         """Round from now on the inputs of products with these tensors to codes, as the cards do."""
 
+    def code_cache(self, codes: CacheCodes | None) -> None:
+        """Let attention read from now on what caches in codes hold."""
+
 
 def open_reference(checkpoint: Checkpoint) -> Reference:
     """The reference of a checkpoint's family: transformers, or the entry of FAMILIES where that has no such class."""
@@ -65,7 +70,7 @@ class TransformersReference:
                 f"align needs transformers and torch ({error.name} is missing); install siltwin[reference]"
             ) from None
         self.name = REFERENCE.format(version=transformers.__version__)
-        self._torch = torch
+        self._torch, self._transformers = torch, transformers
         ropes = (layer.attention.rope for layer in checkpoint.graph.layers)
         self._looks_at_length = any(rope is not None and rope.scaling.rule == "longrope" for rope in ropes)
         self._model = _load(checkpoint, torch, transformers)
@@ -74,6 +79,7 @@ class TransformersReference:
         self.routed_layers = frozenset(self._modules)
         self._graph = checkpoint.graph
         self._inputs: dict[str, Sequence[InputCodes]] = {}
+        self._cache: CacheCodes | None = None
 
     def run(self, ids: Sequence[int], longest: int = 0, forced: Mapping[int, Array] = NOTHING) -> ReferenceRun:
         """A full forward pass over a sequence, without a cache.
@@ -96,13 +102,28 @@ class TransformersReference:
         hooks = [module.register_forward_hook(watch) for module in (body.embed_tokens, *body.layers)]
         try:
             inputs = quantised_inputs(torch, self._model, self._inputs) if self._inputs else contextlib.nullcontext()
-            with torch.no_grad(), inputs, watched(torch, self._modules, self._routers, forced) as routes:
-                logits = self._model(torch.tensor([tokens])).logits[0, : len(ids)].float().numpy()
+            with (
+                torch.no_grad(),
+                inputs,
+                self._cached(),
+                watched(torch, self._modules, self._routers, forced) as routes,
+            ):
+                logits = (
+                    self._model(torch.tensor([tokens]), use_cache=self._cache is not None)
+                    .logits[0, : len(ids)]
+                    .float()
+                    .numpy()
+                )
         finally:
             for hook in hooks:
                 hook.remove()
-        own = {layer: found.at(slice(len(ids))) for layer, found in routes.items()}
+        own = {layer: route.at(slice(len(ids))) for layer, route in routes.items()}
         return ReferenceRun(seen, np.asarray(logits, np.float32), own)
+
+    def _cached(self) -> contextlib.AbstractContextManager[None]:
+        if self._cache is None:
+            return contextlib.nullcontext()
+        return coded_cache(self._torch, self._transformers, self._model, self._graph, self._cache)
 
     def show_rounding(self, dtype: DType) -> None:
         """Compute from now on in `dtype` (for fp32 in float64), so that the difference shows what rounding to it does.
@@ -117,6 +138,10 @@ class TransformersReference:
     def quantise_inputs(self, codes: Mapping[str, Sequence[InputCodes]]) -> None:
         """Round from now on the inputs of products with these tensors to codes, as the cards do."""
         self._inputs = codes_by_parameter(self._model, self._graph, codes)
+
+    def code_cache(self, codes: CacheCodes | None) -> None:
+        """Let attention read from now on what caches in codes hold."""
+        self._cache = codes
 
 
 @contextlib.contextmanager

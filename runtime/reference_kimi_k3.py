@@ -15,7 +15,9 @@ from ..isa.dtype import FP32, DType
 from ..isa.errors import ConfigError
 from ..isa.instruction import Array
 from ..models.checkpoint import Checkpoint
+from .held_cache import CacheCodes
 from .held_inputs import InputCodes
+from .reference_cache import by_rows
 from .reference_inputs import rounded_rows
 from .reference_run import NOTHING, ROUNDED, ReferenceRun
 from .routes import Routes
@@ -44,6 +46,7 @@ class KimiK3Reference:
         self.routed_layers = frozenset(index for index, kind in kinds if kind == "sparse")
         self._routes: dict[int, Routes] = {}
         self._inputs: Mapping[str, Sequence[InputCodes]] = {}
+        self._cache: CacheCodes | None = None
         self._forced: Mapping[int, Array] = NOTHING
         self._eps = self._config["rms_norm_eps"]
 
@@ -92,6 +95,10 @@ class KimiK3Reference:
     def quantise_inputs(self, codes: Mapping[str, Sequence[InputCodes]]) -> None:
         """Round from now on the inputs of products with these tensors to codes, as the cards do."""
         self._inputs = codes
+
+    def code_cache(self, codes: CacheCodes | None) -> None:
+        """Let attention read from now on what caches in codes hold."""
+        self._cache = codes
 
     def _linear(self, x: Any, name: str) -> Any:
         codes = self._inputs.get(f"{name}.weight")
@@ -181,7 +188,10 @@ class KimiK3Reference:
             q = self._linear(q, f"{at}.q_b_proj")
         made = self._linear(x, f"{at}.kv_a_proj_with_mqa")
         latent, shared = made.split([c["kv_lora_rank"], rope], -1)
-        both = self._linear(self._rms(latent, f"{at}.kv_a_layernorm", LATENT_EPS), f"{at}.kv_b_proj")
+        latent = self._rms(latent, f"{at}.kv_a_layernorm", LATENT_EPS)
+        if self._cache is not None:
+            latent, shared = by_rows(torch, latent, self._cache.latent), by_rows(torch, shared, self._cache.rotated)
+        both = self._linear(latent, f"{at}.kv_b_proj")
         k, v = both.view(tokens, heads, -1).split([nope, c["v_head_dim"]], -1)
         k = torch.cat([k, shared[:, None].expand(-1, heads, -1)], -1)
         scores = torch.einsum("thd,shd->hts", q.view(tokens, heads, -1), k).to(self._wide) * (nope + rope) ** -0.5

@@ -27,6 +27,7 @@ from siltwin.runtime.texts import _cut  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
 from checkpoints import save  # noqa: E402
+from latent_checkpoints import save_latent  # noqa: E402
 from planted import Weights, plant  # noqa: E402
 
 SIZES: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "head_dim": 16, "num_attention_heads": 8}
@@ -310,3 +311,29 @@ def test_a_fault_beside_quantised_inputs_is_named(llama: Path, tmp_path: Path, m
     monkeypatch.setattr(align_room, "open_reference", open_reference)
     report = align(job(damaged, "bfloat16", weights="int8", activations="int8"))
     assert (report.verdict, report.first_drift) == ("drifted", "layer 1")
+
+
+CODED_CACHES = [("fp8", None), ("fp8", "head"), ("int8", "head")]
+
+
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.long)])
+@pytest.mark.parametrize(("codes", "scales"), CODED_CACHES)
+@pytest.mark.parametrize("family", ["llama", "gpt_oss", "deepseek_v3"])
+def test_caches_in_codes_align_with_a_reference_that_reads_the_same_codes(
+    tmp_path: Path, family: str, codes: str, scales: str | None, dtype: str
+) -> None:
+    path = (save_latent if family == "deepseek_v3" else save)(tmp_path, family, 0)
+    asked = job(path, dtype, kv_dtype=codes, kv_scales=scales, batch=2, input_len=40, output_len=4)
+    report = align(asked, AlignAsk(forced_routing=family != "llama"))
+    assert report.verdict == "aligned"
+    if dtype == "float32":
+        assert (report.layers[1].max_rel or 1) < 1e-5  # the codes are the same, to the last
+
+
+def test_a_fault_beside_a_cache_in_codes_is_named(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fault(config: Weights, weights: Weights) -> None:
+        weights["model.layers.2.self_attn.k_proj.weight"][:8] *= -1
+
+    damaged = plant(llama, tmp_path / "damaged", fault, monkeypatch)
+    report = align(job(damaged, "bfloat16", kv_dtype="fp8", kv_scales="head", batch=2, input_len=60, output_len=6))
+    assert (report.verdict, report.first_drift) == ("drifted", "layer 2")
