@@ -102,18 +102,10 @@ class TransformersReference:
         hooks = [module.register_forward_hook(watch) for module in (body.embed_tokens, *body.layers)]
         try:
             inputs = quantised_inputs(torch, self._model, self._inputs) if self._inputs else contextlib.nullcontext()
-            with (
-                torch.no_grad(),
-                inputs,
-                self._cached(),
-                watched(torch, self._modules, self._routers, forced) as routes,
-            ):
-                logits = (
-                    self._model(torch.tensor([tokens]), use_cache=self._cache is not None)
-                    .logits[0, : len(ids)]
-                    .float()
-                    .numpy()
-                )
+            routing = watched(torch, self._modules, self._routers, forced)
+            with torch.no_grad(), inputs, self._cached(), routing as routes:
+                made = self._model(torch.tensor([tokens]), use_cache=self._cache is not None)
+                logits = made.logits[0, : len(ids)].float().numpy()
         finally:
             for hook in hooks:
                 hook.remove()
