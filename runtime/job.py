@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from ..isa.errors import ConfigError, NotYetError
+from ..isa.errors import ConfigError
 from .lowering.reach import KV_PAGES
 
 MOST_TOKENS = 1 << 24
@@ -80,11 +80,6 @@ class Job:
             raise ConfigError(f"engine {self.engine!r} does not exist; engines: {', '.join(ENGINES)}")
         if self.kv_pages not in KV_PAGES:
             raise ConfigError(f"--kv-pages {self.kv_pages!r} does not exist; choose one of {', '.join(KV_PAGES)}")
-        if self.kv_pages == "ideal" and self.payload and self.cached_len:
-            raise NotYetError(
-                "--kv-pages ideal with --cached-len needs --no-payload: computing what stands in the cache beforehand "
-                "keeps all pages"
-            )
         if self.group is not None and self.weights is None:
             raise ConfigError("--group sizes the blocks of --weights; give --weights too")
         if self.calibrate is not None and self.activations is None:

@@ -61,6 +61,11 @@ class PagePool:
         self._let_go[request] = max(before, first)
         return max(0, min(first, held) - before)
 
+    def lend(self, request: int, first: int | None) -> None:
+        """Let the pages that were let go stand in the table as those from `first` on, or again as page 0 (None)."""
+        for index in range(self._let_go.get(request, 0)):
+            self.tables[request][index] = 0 if first is None else first + index
+
     def take_slot(self, request: int) -> None:
         """Give a request the lowest free slot."""
         lowest = heapq.heappop(self._free_slots) if self._free_slots else len(self.slots)

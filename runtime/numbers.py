@@ -74,7 +74,8 @@ class Numbers:
         inspect: Inspect | None = None,
     ) -> None:
         refuse_beyond_host(plan)
-        if plan.layout.cp > 1 and any(sequence.cached_len for sequence in plan.sequences):
+        is_spread = plan.layout.cp > 1 or plan.limited_reaches
+        if is_spread and any(sequence.cached_len for sequence in plan.sequences):
             plan = replace(plan, fills=True)
         self.plan, self.checkpoint, self.seed = plan, checkpoint, seed
         layout = plan.layout
@@ -279,11 +280,20 @@ class Numbers:
             before = Request(request.index, len(ids), 1, prompt=ids)
             known = {request.index: before}
             most = self.plan.largest.extents["tokens"][0]
+            self._lend(request.index, pool, True)
             for start in range(0, len(ids), most):
                 entry = Entry(request.index, start, min(most, len(ids) - start), False)
                 step = Step(0, "prefill", (entry,))
                 self.run(step, known, pool)
                 ended(step)
+            self._lend(request.index, pool, False)
+
+    def _lend(self, request: int, pools: PagePools, lend: bool) -> None:
+        """Give a request spare pages in place of those that its layers let go, for as long as its cache is filled."""
+        for holder in self.plan.layout.holders_of(request):
+            for reach, pool in pools[holder].limited.items():
+                spare = self.plan.largest.extents[reach.pages][0] - self.plan.spare_pages
+                pool.lend(request, spare if lend else None)
 
     def _fill(self, host: dict[str, Array], portion: Portion, requests: Requests, pool: PagePool) -> None:
         """Write the inputs of a holder's portion into host memory."""

@@ -141,7 +141,12 @@ class JobPlan:
             new_tokens = max(1, min(request.prompt_len, self.chunk_tokens or request.prompt_len))
             held = reach.most_pages(request.most_kv_tokens, new_tokens, self.page_tokens)
             pages[request.index % self.layout.dp] += held
-        return max(pages)
+        return max(pages) + (self.spare_pages if self.fills else 0)
+
+    @property
+    def spare_pages(self) -> int:
+        """Pages of the longest cached sequence: steps that compute it need the ones that it holds no more."""
+        return max(PagePool(self.page_tokens).pages_for(request.cached_len) for request in self.requests())
 
     @property
     def _held(self) -> tuple[list[int], int, list[int]]:

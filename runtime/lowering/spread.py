@@ -59,21 +59,24 @@ class Attend:
 def attend(stage: Stage, block: BlockBuilder, how: Attend, cache: Ref, dst: Ref) -> None:
     """dst = attention of this rank's queries over all that their sequences have cached, on whatever share."""
     if stage.options.mode in ("whole", "allgather"):
-        operands = over_context(stage, block, cache, how.row, "share")
+        operands = over_context(stage, block, cache, how.row, "share", how.reach)
         block.emit(how.whole(dst=dst, queries=how.cut(how.queries), **operands))
     else:
         _Spread(stage, block, how).lower(cache, dst)
 
 
-def over_context(stage: Stage, block: BlockBuilder, cache: Ref, row: int, label: str) -> dict[str, Any]:
+def over_context(
+    stage: Stage, block: BlockBuilder, cache: Ref, row: int, label: str, reach: Reach = WHOLE
+) -> dict[str, Any]:
     """A cache as instructions over paged sequences read it, where none has only a share: tables, lengths and extents.
 
     Shares that come together are laid out in order of positions; then each run of positions that this rank computes is
-    a sequence of its own. `label` tells the caches of one block apart.
+    a sequence of its own. `label` tells the caches of one block apart; `reach` says whose pages the cache is made of.
     """
     if stage.options.mode == "whole":
-        held = {name: block.param(name, getattr(stage.inputs, name)) for name in ("tables", "q_lens", "kv_lens")}
-        return {"cache": cache, **held, "q_extent": "q_lens", "kv_extent": "kv_lens"}
+        held = {name: block.param(name, getattr(stage.inputs, name)) for name in ("q_lens", "kv_lens")}
+        tables = block.param("tables", reach.named(stage.inputs.tables))
+        return {"cache": cache, "tables": tables, **held, "q_extent": "q_lens", "kv_extent": "kv_lens"}
     inputs = {one.name: one for one in names.attention_inputs("allgather", stage.layout.cp, [Kind()])}
     for name in (names.share_rows(0), names.GATHERED, names.CONTEXT_PAGES, names.CONTEXT_COLUMNS, names.PIECES):
         stage.program.scalar(name)

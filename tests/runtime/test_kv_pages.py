@@ -74,6 +74,18 @@ def test_a_million_token_class_cache_costs_a_window_its_window() -> None:
     assert held["ideal"] == 18 * (6251 + 9) * page
 
 
+@pytest.mark.parametrize("family", ["gemma3_text", "llama4_text"])
+def test_what_is_cached_beforehand_is_computed_with_pages_to_spare(tmp_path: Path, family: str) -> None:
+    path = save_scaled(tmp_path, family, 0)
+    asked = {"prompt_ids": (), "batch": 2, "cached_len": 57, "input_len": 9, "output_len": 20, "max_new_tokens": None}
+    unified, ideal = (run(path, kv_pages=mode, logits=True, layout="tp=2", **asked) for mode in ("unified", "ideal"))
+    assert unified.logits is not None and ideal.logits is not None
+    for name, values in unified.logits.items():
+        np.testing.assert_array_equal(ideal.logits[name], values)
+    off = run(path, kv_pages="ideal", payload=False, layout="tp=2", **asked)
+    assert off.memory == run(path, kv_pages="ideal", layout="tp=2", **asked).memory
+
+
 def test_a_pool_takes_leading_pages_back_once() -> None:
     pool = PagePool(page_tokens=4)
     pool.grow(7, 3)
@@ -114,7 +126,7 @@ def test_what_ideal_pages_do_not_do_is_said(tmp_path: Path) -> None:
     path = save(tmp_path, "llama", 0)
     plain = prepare(Job(str(path), batch=1, input_len=4, payload=False, kv_pages="ideal"))
     assert any("--kv-pages ideal changes nothing" in warning for warning in plain.warnings)
-    with pytest.raises(NotYetError, match="--kv-pages ideal with --cached-len needs --no-payload"):
-        Job(str(path), batch=1, input_len=4, cached_len=9, kv_pages="ideal")
+    with pytest.raises(NotYetError, match="--kv-pages ideal with cp comes with a later version"):
+        prepare(Job(str(path), batch=1, input_len=4, layout="cp=2", kv_pages="ideal"))
     with pytest.raises(ConfigError, match="--kv-pages 'mine' does not exist; choose one of unified, ideal"):
         Job(str(path), batch=1, input_len=4, kv_pages="mine")
