@@ -51,7 +51,7 @@ def read(fields: Fields, name: str) -> ModelConfig:
         for idle in ("activation_situ_beta", "activation_situ_linear_beta"):
             fields.take(idle, None, record=False)
     latent = kimi_linear.read_nope(fields)
-    return read_dense(
+    config = read_dense(
         fields,
         name,
         _architecture(fields),
@@ -62,6 +62,7 @@ def read(fields: Fields, name: str) -> ModelConfig:
         residual_block=fields.integer_or_none("attn_res_block_size") or 0,
         limit_key=kimi_linear.limit_key(fields),
     )
+    return kimi_linear.without_rope(config)
 
 
 def _architecture(fields: Fields) -> str:

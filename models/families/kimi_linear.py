@@ -24,7 +24,7 @@ def read(fields: Fields, name: str) -> ModelConfig:
     moe = read_moe(fields, layers)
     require_silu(fields)
     linear = read_kda(fields, layers)
-    return read_dense(
+    config = read_dense(
         fields,
         name,
         ARCHITECTURE,
@@ -34,6 +34,12 @@ def read(fields: Fields, name: str) -> ModelConfig:
         linear=linear,
         limit_key=limit_key(fields),
     )
+    return without_rope(config)
+
+
+def without_rope(config: ModelConfig) -> ModelConfig:
+    """The config; what its file does not say of a rope is no assumption, for nothing is rotated."""
+    return replace(config, assumed=tuple(said for said in config.assumed if not said.startswith("rope_")))
 
 
 def read_moe(fields: Fields, layers: int) -> MoeConfig:

@@ -45,6 +45,10 @@ def test_sizes_are_the_published_ones() -> None:
     assert {"93 x attention residuals", "8 x snapshot of the residual stream"} <= set(facts.blocks)
 
 
+def test_nothing_is_assumed_of_the_published_file() -> None:
+    assert read_config(find_model("Kimi-K3")).assumed == ()
+
+
 def test_a_sequences_state_is_that_of_69_layers() -> None:
     """96 heads of 128 x 128 in fp32, and the last 3 of 3 x 12288 inputs in 16 bits."""
     assert state_bytes_per_sequence(graph_of(), 2) == 69 * (96 * 128 * 128 * 4 + 3 * 3 * 12288 * 2)
