@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from ..isa.arithmetic import Arithmetic, Saturation
 from ..isa.dtype import DTYPES
 from ..isa.work import Unit
 from .evidence import Amount, Bytes, BytesPerSecond, Count, Fraction, Picoseconds, Positive, Rate
@@ -225,5 +226,10 @@ class NumberRules(CardPart):
 
     accumulator: DTypeName
     rounding: Literal["nearest_even", "toward_zero"]
-    saturation: Literal["saturate", "infinity"]
+    saturation: Saturation
     subnormals: Literal["kept", "flushed"]
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        """The rules as kernels take them; NotYetError for an accumulator that they cannot sum in."""
+        return Arithmetic(DTYPES[self.accumulator], self.rounding, self.saturation, self.subnormals)

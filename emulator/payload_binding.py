@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..isa.arithmetic import IEEE, Arithmetic
 from ..isa.control import HALT
 from ..isa.dtype import decode
 from ..isa.errors import ProgramError
@@ -47,7 +48,7 @@ class CardImage:
 
     `arrays` holds the storage array of every buffer of the program, host buffers too (bf16 as uint16 and so on, see
     isa.dtype). `arena` is the card's activation arena, uint8; `offsets` places every local, (block, name) -> bytes into
-    the arena. `groups` names the ranks of every group in order.
+    the arena. `groups` names the ranks of every group in order, `rules` how the card rounds.
     """
 
     rank: int
@@ -57,6 +58,7 @@ class CardImage:
     offsets: Mapping[tuple[str, str], int]
     groups: Mapping[str, tuple[int, ...]]
     binding: Binding
+    rules: Arithmetic = IEEE
 
     def key(self) -> Hashable:
         """What a bound program depends on: all but the values in the arrays and vector extents that count no rows."""
@@ -65,7 +67,7 @@ class CardImage:
         scalars += tuple(extents.get(name) for name in self.program.row_counts)
         arrays = (tuple(self.arrays), tuple(map(id, self.arrays.values())), id(self.arena))
         groups = (tuple(self.groups.items()), tuple(self.binding.group_index.items()))
-        return self.rank, id(self.program), scalars, arrays, tuple(self.offsets.items()), groups
+        return self.rank, self.rules, id(self.program), scalars, arrays, tuple(self.offsets.items()), groups
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +123,9 @@ def bind_program(image: CardImage, debug: bool = False, inspect: Inspect | None 
             where = f"call {index} of {call.block}"
             block = program.block[call.block]
             names = _call_arrays(image, block, call)
-            memory = ArrayMemory(block, program.group_sizes, image.binding, names, program.extents_of(call))
+            memory = ArrayMemory(
+                block, program.group_sizes, image.binding, names, program.extents_of(call), image.rules
+            )
             memory.written = written
             items: list[Thunk | LinkOp] = [_unset_locals(block, names)] if debug else []
             for position, issue in enumerate(block.body):

@@ -59,6 +59,10 @@ class Arithmetic:
         codes = encode_float(np.asarray(values, np.float32), FLOAT_FORMATS[dtype.name], self.cast(dtype))
         return codes.view(dtype.storage)
 
+    def held(self, values: Array, dtype: DType) -> Array:
+        """float32 values as a type holds them."""
+        return values if dtype is FP32 else decode(self.stored(values, dtype), dtype)
+
     def product(self, a: Array, w: Array) -> Array:
         """float32 a [m, k] @ w [n, k]^T, added up in the accumulator."""
         if self.accumulator is FP32:
@@ -84,8 +88,3 @@ def flushed(values: Array) -> Array:
     small = np.abs(values) < np.float32(2.0**-126)
     result: Array = np.where(small, np.copysign(np.float32(0), values), values)
     return result
-
-
-def stored_as(values: Array, dtype: DType) -> Array:
-    """float32 values rounded to a float type and back."""
-    return values if dtype is FP32 else decode(encode(values, dtype), dtype)

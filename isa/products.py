@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from .arithmetic import stored_as
 from .dtype import FP32
 from .experts import check_counts, local_counts, memory_counts
 from .formats.form import Form
@@ -119,7 +118,7 @@ class PACKED_MATMUL(Instruction, opcode=0xC0, unit=Unit.TENSOR):
 
     def execute(self, m: Memory) -> None:
         a = m.get(self.a)
-        w = stored_as(self.packed.values(m, (m.shape(self.dst)[-1], a.shape[-1])), m.type_of(self.a).dtype)
+        w = m.rules.held(self.packed.values(m, (m.shape(self.dst)[-1], a.shape[-1])), m.type_of(self.a).dtype)
         product = m.rules.product(a, w)
         m.put(self.dst, product if self.bias is None else product + m.get(self.bias))
 
@@ -158,7 +157,7 @@ class PACKED_GROUPED_MATMUL(Instruction, opcode=0xC1, unit=Unit.TENSOR):
 
     def execute(self, m: Memory) -> None:
         a, dst, shape = m.get(self.a), m.get(self.dst).copy(), self.packed.shape_of(m, m.shape(self.a)[1])
-        w = stored_as(self.packed.values(m, shape), m.type_of(self.a).dtype)
+        w = m.rules.held(self.packed.values(m, shape), m.type_of(self.a).dtype)
         for expert, rows in _expert_rows(self, m, len(w)):
             product = m.rules.product(a[rows], w[expert])
             dst[rows] = product if self.bias is None else product + m.get(self.bias)[expert]

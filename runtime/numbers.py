@@ -195,6 +195,7 @@ class Numbers:
             offsets=lowered.arena.offsets,
             groups=self.plan.layout.groups(rank),
             binding=binding,
+            rules=self.plan.card.numbers.arithmetic,
         )
 
     def run(self, step: Step, requests: Requests, pool: PagePools, observe: Observe | None = None) -> StepNumbers:

@@ -18,6 +18,7 @@ MEMORY_PATHS = ("hbm.capacity_bytes", "hbm.reserved_bytes")
 TIMELESS = (*MEMORY_PATHS, "l2.capacity_bytes", "tensor.stated_peak_ops_per_s", "node.cards", "link.ports")
 # What a named cluster says in the card's place.
 OF_THE_CLUSTER = ("node", "link.bandwidth_bytes_per_s", "link.latency_ps")
+NUMBERS = "numbers."  # rules of rounding: no figure, but every result
 LISTED = 6  # numbers named in an error
 TILED_SRAM = ("operand", "accumulator")  # the levels whose size decides which tiles fit
 
@@ -53,7 +54,7 @@ def refuse_weak(figures: Iterable[EvidenceReport]) -> None:
 def settings_without_effect(card: CardSpec, cards: int, named: bool) -> tuple[str, ...]:
     """The numbers that the user set and no figure of such a job reads."""
     read = {*dict(_time(card, cards, named)), *MEMORY_PATHS}
-    return tuple(path for path in user_set(card) if path not in read)
+    return tuple(path for path in user_set(card) if path not in read and not path.startswith(NUMBERS))
 
 
 def user_set(card: CardSpec) -> dict[str, str]:

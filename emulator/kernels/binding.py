@@ -13,6 +13,7 @@ from ...isa.errors import NotYetError, ProgramError
 from ...isa.instruction import Array, Instruction, elements
 from ...isa.meaning import ArrayMemory
 from ...isa.operands import Ref
+from .rounding import Widened, needs_rules
 
 Thunk = Callable[[], None]
 Binder = Callable[[Any, ArrayMemory], Thunk]
@@ -20,8 +21,10 @@ KERNELS: dict[str, Binder] = {}
 FLOATS = (FP32, BF16, FP16)
 
 
-def kernel_of(instruction: type[Instruction]) -> Callable[[Binder], Binder]:
-    """Register a binder as the kernel of an instruction.
+def kernel_of(instruction: type[Instruction], obeys: bool = False) -> Callable[[Binder], Binder]:
+    """Register a binder as the kernel of an instruction; `obeys` says that it follows the card's number rules itself.
+
+    The results of all others are rounded afterwards, from float32, where those rules are not IEEE 754's.
 
     A binder takes an instruction and a memory and returns a thunk that executes it on that memory's arrays. Views are
     bound once; lengths, tables, ids and positions are read from the arrays at every call. The instruction's own check
@@ -34,12 +37,26 @@ def kernel_of(instruction: type[Instruction]) -> Callable[[Binder], Binder]:
 
         def checked(bound: Instruction, memory: ArrayMemory) -> Thunk:
             bound.check(memory)
-            return binder(bound, memory)
+            rounded = [] if obeys else needs_rules(bound, memory)
+            return _by_rules(binder, bound, memory, rounded) if rounded else binder(bound, memory)
 
         KERNELS[instruction.mnemonic] = checked
         return checked
 
     return register
+
+
+def _by_rules(binder: Binder, instruction: Instruction, memory: ArrayMemory, buffers: list[str]) -> Thunk:
+    """The instruction over float32 in the place of what it writes, which is then rounded by the card's rules."""
+    widened = Widened(memory, buffers)
+    run = binder(instruction, widened.wide)
+
+    def thunk() -> None:
+        widened.load()
+        run()
+        widened.store()
+
+    return thunk
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...isa.dtype import decode, encode
+from ...isa.dtype import decode
 from ...isa.instruction import Instruction
 from ...isa.meaning import ArrayMemory
 from ...isa.operands import Ref
@@ -46,6 +46,6 @@ def _rare(memory: ArrayMemory, dst: Ref, src: Ref) -> Thunk:
     target, source = memory.type_of(dst).dtype, memory.type_of(src).dtype
 
     def thunk() -> None:
-        into[...] = encode(decode(np.ascontiguousarray(values), source), target)
+        into[...] = memory.rules.stored(decode(np.ascontiguousarray(values), source), target)
 
     return thunk

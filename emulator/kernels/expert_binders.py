@@ -15,6 +15,7 @@ from . import elementwise, experts, moves
 from . import matmul as matmul_kernels
 from .binding import Operand, Thunk, floats, integers, kernel_of, operand
 from .dma_binders import rows_between
+from .rounding import narrow_product
 from .tensor_binders import FUSED_ROWS, column_tiles
 from .threads import over_rows, over_tiles, scratch
 
@@ -82,6 +83,19 @@ def bind_grouped_matmul(i: GROUPED_MATMUL, memory: ArrayMemory) -> Thunk:
 
     def run(first: int, last: int) -> int:
         return int(experts.few_rows(*few, first, last))
+
+    def narrow() -> None:
+        rows = rows_of(i, counts, i.at, number, a.count)
+        stops = np.cumsum(rows)
+        for expert in np.flatnonzero(rows):
+            start, row0 = int(stops[expert] - rows[expert]), int(expert) * n
+            out = scratch("out", int(rows[expert]), n)
+            narrow_product(memory.rules, out, a, w, start, row0)
+            shift = bias[row0 : row0 + n] if bias.size else bias
+            matmul_kernels.narrow(dst.rows[start : start + len(out)], dst.start, out, shift, 0)
+
+    if memory.rules.accumulator is not FP32:
+        return narrow
 
     def thunk() -> None:
         rows = rows_of(i, counts, i.at, number, a.count)

@@ -34,7 +34,9 @@ def bind_parts(
     inner = InnerShapes(memory, parts.between)
     arrays = {name: _array(name, kind.dtype.storage, inner.shape(Ref(name))) for name, kind in parts.between.items()}
     block: Block = replace(memory.block, locals=(*memory.block.locals, *parts.between.items()))
-    widened = ArrayMemory(block, memory.group_sizes, memory.binding, {**memory.arrays, **arrays}, memory.extents)
+    widened = ArrayMemory(
+        block, memory.group_sizes, memory.binding, {**memory.arrays, **arrays}, memory.extents, memory.rules
+    )
     widened.written = memory.written
     thunks = [KERNELS[part.mnemonic](part, widened) for part in parts.instructions]
 
@@ -45,7 +47,7 @@ def bind_parts(
     return thunk
 
 
-kernel_of(FUSED_MATMUL)(bind_parts)
-kernel_of(FUSED_GROUPED_MATMUL)(bind_parts)
-kernel_of(ROPE_ATTENTION)(bind_parts)
-kernel_of(ROPE_LATENT_ATTENTION)(bind_parts)
+kernel_of(FUSED_MATMUL, obeys=True)(bind_parts)
+kernel_of(FUSED_GROUPED_MATMUL, obeys=True)(bind_parts)
+kernel_of(ROPE_ATTENTION, obeys=True)(bind_parts)
+kernel_of(ROPE_LATENT_ATTENTION, obeys=True)(bind_parts)

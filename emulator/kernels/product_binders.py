@@ -13,7 +13,7 @@ from ...isa.activations import (
     QUANTISE_STATIC,
     activation_scheme,
 )
-from ...isa.dtype import decode
+from ...isa.dtype import FP32, decode
 from ...isa.experts import GROUPED_MATMUL
 from ...isa.formats.quantise import scale_values, scales_from_amax
 from ...isa.instruction import Array, TensorType, elements
@@ -30,7 +30,7 @@ from ...isa.products import (
 from ...isa.program import Block
 from ...isa.tensor import MATMUL
 from . import casts, matmul
-from .binding import KERNELS, Thunk, floats, integers, kernel_of, operand
+from .binding import KERNELS, Operand, Thunk, floats, integers, kernel_of, operand
 from .expert_binders import rows_of
 from .quantised_binders import decoding, floats_of
 from .tensor_binders import column_tiles
@@ -57,13 +57,23 @@ def _decoded(memory: ArrayMemory, packed: PackedOperand, like: Ref, cols: int) -
         memory.binding,
         {**memory.arrays, _VALUES: values},
         memory.extents,
+        memory.rules,
     )
     wider.written = memory.written
     dst = operand(packed.owner, wider, Ref(_VALUES))
-    return wider, decoding(packed, memory, dst)
+    if memory.rules.is_usual or kind is FP32:
+        return wider, decoding(packed, memory, dst)
+    wide = np.empty((dst.count, dst.cols), np.float32)
+    decode_rows = decoding(packed, memory, Operand(wide, 0, dst.cols, FP32, dst.shape))
+
+    def fill() -> None:
+        decode_rows()
+        values[...] = memory.rules.stored(wide, kind).reshape(shape)
+
+    return wider, fill
 
 
-@kernel_of(PACKED_MATMUL)
+@kernel_of(PACKED_MATMUL, obeys=True)
 def bind_packed_matmul(i: PACKED_MATMUL, memory: ArrayMemory) -> Thunk:
     """Decode, then multiply: the very kernels of dequantise and matmul, so that the bits are theirs."""
     wider, fill = _decoded(memory, i.packed, i.a, memory.shape(i.a)[-1])
@@ -76,7 +86,7 @@ def bind_packed_matmul(i: PACKED_MATMUL, memory: ArrayMemory) -> Thunk:
     return thunk
 
 
-@kernel_of(PACKED_GROUPED_MATMUL)
+@kernel_of(PACKED_GROUPED_MATMUL, obeys=True)
 def bind_packed_grouped_matmul(i: PACKED_GROUPED_MATMUL, memory: ArrayMemory) -> Thunk:
     """As for one matrix, all experts at once."""
     wider, fill = _decoded(memory, i.packed, i.a, memory.shape(i.a)[-1])

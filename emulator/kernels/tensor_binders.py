@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...isa.arithmetic import Arithmetic
 from ...isa.dtype import FP32
 from ...isa.errors import ProgramError
 from ...isa.instruction import Array, Instruction
@@ -16,6 +17,7 @@ from . import attention as attention_kernels
 from . import matmul as matmul_kernels
 from .binding import Operand, Thunk, floats, integers, kernel_of, operand
 from .coded_cache import cache_operand
+from .rounding import narrow_product
 from .threads import host_threads, over_rows, over_tiles, scratch
 
 FUSED_ROWS = 16  # up to so many rows, reading the weights' own bytes once beats a BLAS call
@@ -40,7 +42,18 @@ def bind_matmul(instruction: MATMUL, memory: ArrayMemory) -> Thunk:
     if instruction.bias is not None:
         bias = floats(instruction, memory, instruction.bias)[0].flat
     product = _Product(dst, a, w, bias)
+    if memory.rules.accumulator is not FP32:
+        return _narrow(product, memory.rules)
     return _few_rows(product) if a.count <= FUSED_ROWS else _many_rows(product)
+
+
+def _narrow(p: _Product, rules: Arithmetic) -> Thunk:
+    def thunk() -> None:
+        out = scratch("out", p.a.count, p.w.count)
+        narrow_product(rules, out, p.a, p.w, 0, 0)
+        matmul_kernels.narrow(p.dst.rows, p.dst.start, out, p.bias, 0)
+
+    return thunk
 
 
 def _few_rows(p: _Product) -> Thunk:
