@@ -88,6 +88,8 @@ def test_forced_routing_takes_the_flips_of_low_precision_out_of_both_error_and_n
 @pytest.mark.parametrize("family", EVERY_FAMILY)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_honest_models_raise_no_alarm_with_forced_routing(tmp_path: Path, family: str, dtype: str) -> None:
+    if family in SPARSE_FAMILIES and dtype != "float32":
+        pytest.skip("keys that an indexer chooses are not forced: align says so where a choice of keys may drift")
     report = align(job(saved(tmp_path, family, 1), dtype, cached_len=5), FORCED)
     assert report.first_drift is None
     assert report.routing is not None and all(part.unexplained == 0 for part in report.routing.layers)
