@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ..emulator.spec import CardSpec, override
 from ..emulator.units.demand import demand
-from ..isa.errors import ConfigError, NotYetError, UnsupportedError
+from ..isa.errors import ConfigError, UnsupportedError
 from ..isa.instruction import TensorType
 from ..isa.products import PACKED_GROUPED_MATMUL, PACKED_MATMUL
 from ..isa.program import Binding
@@ -77,8 +77,6 @@ def cover(job: Job) -> CoverageReport:
     job, notes = with_sequences(replace(job, payload=False, logits=False), "costs")
     prepared = prepare(job, any_dtype=True)
     plan = prepared.plan
-    if plan.layout.cp > 1:
-        raise NotYetError("coverage of a context over cp shares comes with a later version; leave cp at 1")
     decoding = tuple(name for name in plan.fuse if name in DEFAULT_FUSIONS)
     lacks = [f"-{name}" for name in DECODING if name not in plan.card.instructions]
     whole = replace(plan, card=override(plan.card, {"native": ",".join(["all", *lacks])}), fuse=decoding, _built={})

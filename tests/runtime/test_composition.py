@@ -113,6 +113,14 @@ def test_payload_off_gives_the_same_spans_and_bytes(places: Path, family: str, l
     assert on.memory == off.memory
 
 
+@pytest.mark.parametrize("layout", ["dp=2,tp=2", "pp=2", "cp=2"])
+def test_a_composition_is_the_same_in_every_layout(places: Path, layout: str) -> None:
+    options = {"layout": layout, "cp_prefill": "allgather"} if "cp" in layout else {"layout": layout}
+    composed = run_job(job(places, "qwen3", "all,-attention,-rmsnorm", **options))
+    assert apart(composed, whole(places, "qwen3")) < 1e-5
+    assert "paged_scores" in {span.mnemonic for span in composed.spans}
+
+
 def test_scores_take_room_between_the_parts(places: Path) -> None:
     """Of 65 prompt tokens at 8 heads over 2 ranks and contexts of up to 43 tokens in pages of 16: fp32 scores."""
     native, composed = (prepare(job(places, "qwen3", lacks)).plan for lacks in (None, "all,-attention"))

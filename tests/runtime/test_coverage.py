@@ -80,6 +80,14 @@ def test_times_of_steps_are_those_of_the_run(places: Path) -> None:
     assert [step.elapsed_ps for step in report.steps] == [step.end_ps - step.start_ps for step in (steps[0], steps[-1])]
 
 
+def test_attention_over_shares_of_a_context_is_covered_as_each_step_runs_it(places: Path) -> None:
+    """Shares go round a ring in the prompt's step, and queries go round in those that decode."""
+    asked = job(places, "llama", "all,-gated", layout="cp=2,tp=2")
+    report, steps = cover(asked), run_job(asked).report.steps
+    assert operator(report, "partial_attention").status == "native" and report.complete
+    assert [step.elapsed_ps for step in report.steps] == [step.end_ps - step.start_ps for step in (steps[0], steps[-1])]
+
+
 def test_in_place_norms_and_latents_have_costs(places: Path) -> None:
     report = cover(job(places, "deepseek_v3", "all,-latent_attention,-rmsnorm", layout="tp=2,ep=2"))
     assert report.complete
