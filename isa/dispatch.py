@@ -20,6 +20,7 @@ from .instruction import (
     require,
     require_apart,
     require_convertible,
+    require_floats,
     require_rows,
 )
 from .operands import ExtentName, ExtentOut, In, Out, Ref
@@ -208,3 +209,65 @@ class CHOOSE_REPLICA(Instruction, opcode=0x82, unit=Unit.VECTOR):
         m.put(self.slots, slots)
         m.put(self.counts, counts.reshape(-1))
         m.write_extent(self.extent, counts.reshape(-1))
+
+
+class COPY_CHOICES(Instruction, opcode=0x83, unit=Unit.VECTOR):
+    """Every choice as many times as an expert is cut over groups of cards: ids and weights of each cut, side by side.
+
+    Entry c of row e of `table` is the number of cut c of expert e. Column j * cuts + c of `ids` is that of choice j,
+    with the weight of the choice. The counts of all cuts go to `counts` and to the extent.
+    """
+
+    ids: Out
+    weights: Out
+    counts: Out
+    chosen: In
+    shares: In
+    table: In
+    extent: ExtentOut
+
+    def check(self, t: Shapes) -> None:
+        ids, weights, chosen, shares, table = (
+            t.type_of(ref) for ref in (self.ids, self.weights, self.chosen, self.shares, self.table)
+        )
+        require(
+            table.dtype.name == "int32" and len(table.shape) == 2 and all(isinstance(dim, int) for dim in table.shape),
+            self,
+            f"table is {table}, must be int32 [experts, cuts]",
+        )
+        experts, cuts = (int(dim) for dim in table.shape)
+        require(
+            chosen.dtype.name == "int32" and len(chosen.shape) == 2 and chosen.shape == shares.shape,
+            self,
+            f"chosen is {chosen} and shares {shares}: must be int32 and floats [tokens, chosen]",
+        )
+        wanted = (chosen.shape[0], int(chosen.shape[1]) * cuts)
+        require(
+            ids.dtype.name == "int32" and ids.shape == weights.shape == wanted,
+            self,
+            f"ids is {ids} and weights {weights}: must be [{wanted[0]}, {wanted[1]}]",
+        )
+        require_floats(self, t, self.weights, self.shares)
+        counts, total = t.type_of(self.counts), experts * cuts
+        require(str(counts) == f"int32[{total}]", self, f"counts is {counts}, must be int32[{total}]")
+
+    def work(self, s: Sizes) -> Work:
+        tokens, copies = s.shape(self.ids)
+        return Work(
+            Unit.VECTOR,
+            ops=2 * tokens * copies,
+            read_bytes=bytes_of(s, self.chosen, self.shares, self.table),
+            write_bytes=bytes_of(s, self.ids, self.weights, self.counts),
+            dtype=FP32,
+            shape=VectorShape(tokens, copies),
+        )
+
+    def execute(self, m: Memory) -> None:
+        chosen, table = m.get(self.chosen), m.get(self.table)
+        require_rows(self, chosen, len(table), "expert")
+        ids = table[chosen].reshape(len(chosen), -1)
+        counts = np.bincount(ids.reshape(-1), minlength=table.size)
+        m.put(self.ids, ids)
+        m.put(self.weights, np.repeat(m.get(self.shares), table.shape[1], axis=1))
+        m.put(self.counts, counts)
+        m.write_extent(self.extent, counts)

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from ..isa.instruction import split_even
 from ..isa.program import Binding
 from .context import Context, mode_of
-from .dispatch import check_room, exchange_extents, room_extents, share_extents
+from .dispatch import check_room, cut_extents, exchange_extents, room_extents, share_extents
 from .lowering.passes.rewrite import CONTEXT
 from .lowering.reach import WHOLE
 from .lowering.stage import SHARE, STATES
@@ -50,7 +50,7 @@ def step_bindings(plan: JobPlan, step: Step, routed: Mapping[str, Counts] = NOT_
     by_holder = []
     for portion in portions(plan, step):
         own = {name: _share(counts, portion.holder, layout.holders) for name, counts in routed.items()}
-        by_holder.append(holder_extents(plan, portion) | room | own)
+        by_holder.append(holder_extents(plan, portion) | room | own | cut_extents(plan.graph, layout, own))
     exchanged = exchange_extents(plan.graph, layout, routed)
     if any(exchanged):
         check_room(plan.graph, layout, largest, exchanged)

@@ -9,11 +9,12 @@ import numpy as np
 from ..isa.errors import ConfigError
 from ..isa.instruction import split_even
 from ..models.blocks import Graph, Moe
-from .layout import ExpertShare, Layout
+from .layout import EXCHANGE, ExpertShare, Layout
 from .lowering.experts import (
     LOCAL,
     RECEIVED,
     SENT,
+    cuts_extent,
     exchange_extent,
     expert_extent,
     received_extent,
@@ -44,11 +45,27 @@ def room_extents(graph: Graph, layout: Layout, tokens: int) -> Extents:
         return {}
     part, found = -(-tokens // layout.expert_parts), Extents()
     for top_k, count in _kinds(graph):
-        experts = layout.slots(count)
-        here = min(top_k, -(-experts // layout.ep))
-        found[sent_extent(top_k)] = (part * top_k,)
-        most = layout.ep * part * here
-        found[received_extent(top_k, experts)] = (min(most, max(FEW_ROWS, ROOM * part * top_k)),)
+        slots, leaving = layout.slots(count), part * top_k * layout.cuts
+        here = min(top_k, -(-slots // layout.ep))
+        found[sent_extent(top_k)] = (leaving,)
+        most = layout.exchange * part * here
+        found[received_extent(top_k, slots * layout.cuts)] = (min(most, max(FEW_ROWS, ROOM * leaving)),)
+    return found
+
+
+def cut_extents(graph: Graph, layout: Layout, loads: Mapping[str, tuple[int, ...]]) -> Extents:
+    """The loads of every cut of every expert, from one holder's loads, where cuts span holders."""
+    if layout.cuts == 1:
+        return {}
+    found = Extents()
+    for layer in graph.layers:
+        name = layer_name(layer)
+        counts = loads.get(slots_extent(name) if layout.redundant else expert_extent(name))
+        if counts is not None:
+            experts = split_even(len(counts), layout.ep)
+            found[cuts_extent(name)] = tuple(
+                count for first, size in experts for _ in range(layout.cuts) for count in counts[first : first + size]
+            )
     return found
 
 
@@ -57,7 +74,7 @@ def check_room(graph: Graph, layout: Layout, largest: Mapping[str, tuple[int, ..
     for layer in graph.layers:
         if not isinstance(layer.mlp, Moe):
             continue
-        (room,) = largest[received_extent(layer.mlp.router.top_k, layout.slots(layer.mlp.experts.count))]
+        (room,) = largest[received_extent(layer.mlp.router.top_k, layout.slots(layer.mlp.experts.count) * layout.cuts)]
         name = exchange_extent(layer_name(layer), RECEIVED)
         for rank, extents in enumerate(found):
             if (rows := sum(extents.get(name, ()))) > room:
@@ -75,9 +92,9 @@ def share_extents(graph: Graph, layout: Layout, rank: int) -> Extents:
     found = Extents()
     for _, experts in _kinds(graph):
         slots = layout.slots(experts)
-        shares, here = shares_extents(slots)
-        found[shares] = tuple(size for _, size in split_even(slots, layout.ep))
-        found[here] = (layout.experts_of(rank, experts).count,) * layout.ep
+        shares, here = shares_extents(slots * layout.cuts)
+        found[shares] = tuple(size for _, size in split_even(slots, layout.ep) for _ in range(layout.cuts))
+        found[here] = (layout.experts_of(rank, experts).count,) * layout.exchange
     return found
 
 
@@ -93,7 +110,8 @@ def exchange_extents(graph: Graph, layout: Layout, routed: Mapping[str, tuple[in
     found: list[Extents] = [{} for _ in range(layout.cards)]
     if not travels(graph, layout):
         return found
-    groups = {layout.groups(rank)["ep"] for rank in range(layout.stage_cards)}
+    axis = EXCHANGE if layout.cuts > 1 else "ep"
+    groups = {layout.groups(rank)[axis] for rank in range(layout.stage_cards)}
     stages = layout.stage_layers(len(graph.layers))
     for stage, layers in enumerate(stages):
         for index in layers:
@@ -114,7 +132,8 @@ def _exchange(
     experts = len(loads) // (layout.holders * layout.expert_parts)
     table = np.array(loads).reshape(layout.holders, layout.expert_parts, experts)
     leaving = np.stack([table[layout.holder_of(rank), own.part] for rank, own in members.items()])
-    moved = np.add.reduceat(leaving, [own.first for own in members.values()], axis=1)
+    spans = [slice(own.first, own.first + own.count) for own in members.values()]
+    moved = np.stack([leaving[:, span].sum(axis=1) for span in spans], axis=1)
     totals = leaving.sum(axis=0)
     for member, (rank, own) in enumerate(members.items()):
         found[rank][exchange_extent(name, SENT)] = tuple(moved[member].tolist())

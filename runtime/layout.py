@@ -13,6 +13,7 @@ from ..models.fields import cut
 
 MOST_CARDS = 1 << 16
 AXES = ("tp", "pp", "dp", "cp", "ep", "etp")  # those that groups of ranks lie along
+EXCHANGE = "exchange"  # the group in which tokens travel where the cuts of an expert span holders; else it is ep
 _WORDS = (*AXES, "edp", "cards")
 _MOST_DIGITS = 9
 
@@ -114,7 +115,17 @@ class Layout:
     @property
     def expert_parts(self) -> int:
         """Parts that a holder's tokens are dealt in: token t is the business of part t % parts of its ranks."""
-        return self.tp // (self.etp if self.experts_travel else self.ep * self.etp)
+        return max(1, self.tp // (self.etp if self.experts_travel else self.ep * self.etp))
+
+    @property
+    def cuts(self) -> int:
+        """Groups of `tp` cards that an expert's cuts stand on: more than one where they span holders."""
+        return max(1, self.etp // self.tp)
+
+    @property
+    def exchange(self) -> int:
+        """Ranks that exchange tokens with one another: one for each ep member and each group of cuts."""
+        return self.ep * self.cuts
 
     def rank(self, stage: int, tp_index: int, holder: int = 0) -> int:
         """The rank of tensor-parallel index `tp_index` of a holder in pipeline stage `stage`."""
@@ -159,7 +170,11 @@ class Layout:
         place = rank % self.stage_cards
         slice_, first = place % self.etp, rank - place
         copy = place // self.etp // self.ep
-        return {
+        across: dict[str, tuple[int, ...]] = {}
+        if self.cuts > 1:
+            near = [first + copy * self.ep * self.etp + other * self.tp + index for other in range(self.exchange)]
+            across[EXCHANGE] = tuple(near)
+        return across | {
             "tp": tuple(self.rank(stage, other, holder) for other in range(self.tp)),
             "cp": tuple(self.rank(stage, index, replica * self.cp + other) for other in range(self.cp)),
             "ep": tuple(first + (copy * self.ep + other) * self.etp + slice_ for other in range(self.ep)),
@@ -249,7 +264,7 @@ def legal_tp(graph: Graph, ep: int = 1, holders: int = 1, etp: int = 0) -> list[
 
     def has_room(degree: int) -> bool:
         slices = etp or (degree if ep == 1 else 1)
-        return holders * degree % (ep * slices) == 0 and degree % slices == 0
+        return holders * degree % (ep * slices) == 0 and (degree % slices == 0 or slices % degree == 0)
 
     return [degree for degree in range(1, most + 1) if has_room(degree) and all(_fits(*size, degree) for size in sizes)]
 
@@ -294,7 +309,7 @@ def _check_experts(layout: Layout, graph: Graph) -> None:
             f"{fewest} experts leave room for {fewest * (layout.ep - 1)}"
         )
     legal = [ep for ep in range(1, most + 1) if layout.stage_cards % (ep * (given or 1)) == 0]
-    if layout.ep not in legal:
+    if legal and layout.ep not in legal:
         raise ConfigError(
             f"ep={layout.ep} does not fit {graph.name} at {_of_stage(layout)}: edp * ep * etp must be the cards of a "
             f"stage, so ep must divide {layout.stage_cards // (given or 1)} and be at most {most} experts; "
@@ -303,16 +318,16 @@ def _check_experts(layout: Layout, graph: Graph) -> None:
     widths = sorted({found.intermediate_size for found in experts})
     slices = [
         etp
-        for etp in range(1, layout.tp + 1)
-        if layout.tp % etp == 0
+        for etp in range(1, layout.stage_cards + 1)
+        if (layout.tp % etp == 0 or etp % layout.tp == 0)
         and layout.stage_cards % (layout.ep * etp) == 0
         and all(width % etp == 0 for width in widths)
     ]
     if layout.etp not in slices:
         raise ConfigError(
-            f"etp={layout.etp} does not fit {graph.name} at {_of_stage(layout)} and ep={layout.ep}: it must divide tp, "
-            f"the cards of a stage over ep, and the experts' width {' and '.join(map(str, widths))}; "
-            f"choose etp from {', '.join(map(str, slices))}"
+            f"etp={layout.etp} does not fit {graph.name} at {_of_stage(layout)} and ep={layout.ep}: it must divide tp "
+            "or be a multiple of it, and divide the cards of a stage over ep and the experts' width "
+            f"{' and '.join(map(str, widths))}; choose etp from {', '.join(map(str, slices))}"
         )
 
 

@@ -31,7 +31,7 @@ from .lowering.weights import WeightBuffer, layer_name
 from .packed_weights import packed_arrays
 from .plan import JobPlan, Variant
 from .portions import Portion, portions
-from .replicas import replica_table
+from .replicas import cut_table, replica_table
 from .routing import Counts
 from .scheduler import Entry, Request, Step
 
@@ -100,6 +100,11 @@ class Numbers:
         for buffer in lowered.program.buffers:
             if buffer.name in self.input_scales:
                 arrays[buffer.name] = np.array([[self.input_scales[buffer.name]]], np.float32)
+        for layer in self.plan.graph.layers:
+            cuts = lowered.program.buffer.get(f"{layer_name(layer)}.cuts")
+            if cuts is not None:
+                slots, count = self._shape(cuts, self.plan.largest)
+                arrays[cuts.name] = cut_table(slots, self.plan.layout.ep, count)
         for name, placement in self.plan.placements.items():
             table = lowered.program.buffer.get(f"{name}.replicas")
             if table is not None:

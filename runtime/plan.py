@@ -19,7 +19,7 @@ from .context import Context, mode_of
 from .dispatch import room_extents
 from .kv_cache import PAGE_TOKENS, PagePool, PagePools
 from .lanes import Lanes
-from .layout import AXES, Layout
+from .layout import AXES, EXCHANGE, Layout
 from .lowering.arena import plan_arena
 from .lowering.context import ALL_TOKENS, RETURNED, Mode, chooses, has_states
 from .lowering.held import Holding
@@ -127,7 +127,7 @@ class JobPlan:
         }
         sizes = {name: (size,) for name, size in (extents | whole).items()}
         routed = routed_extents(self.graph, tokens) | room_extents(self.graph, layout, tokens)
-        return Binding(routed | sizes, dict.fromkeys(AXES, 0))
+        return Binding(routed | sizes, dict.fromkeys((*AXES, EXCHANGE), 0))
 
     @cached_property
     def limited_reaches(self) -> tuple[Reach, ...]:

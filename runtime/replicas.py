@@ -88,6 +88,15 @@ def replica_table(placement: Placement, experts: int, columns: int) -> Array:
     return table
 
 
+def cut_table(slots: int, members: int, cuts: int) -> Array:
+    """int32 [slots, cuts]: the number of each cut of the expert in each slot, member after member, cut after cut."""
+    table = np.zeros((slots, cuts), np.int32)
+    for first, size in split_even(slots, members):
+        for cut_ in range(cuts):
+            table[first : first + size, cut_] = first * cuts + cut_ * size + np.arange(size)
+    return table
+
+
 def slot_loads(counts: Sequence[int], placement: Placement) -> tuple[int, ...]:
     """Choices of each slot where those of an expert are dealt to its slots in turn."""
     slots: dict[int, list[int]] = {}

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from .inline import kernel
+from .inline import kernel, rounded, value_of
 
 
 @kernel
@@ -64,4 +64,22 @@ def choose_replica(slots, slots0, counts, ids, ids0, top, table, table0, parts, 
             slot = table[expert, table0 + 1 + (t // parts + shift) % table[expert, table0]]
             slots[t, slots0 + j] = slot
             counts[t % parts * total + slot] += 1
+    return -1
+
+
+@kernel
+def copy_choices(ids, ids0, weights, weights0, counts, chosen, chosen0, top, shares, shares0, table, table0, cuts):
+    """ids and weights of every cut of the chosen experts, and how many each gets; the token of a bad id, or -1."""
+    counts[:] = 0
+    for t in range(chosen.shape[0]):
+        for j in range(top):
+            expert = chosen[t, chosen0 + j]
+            if expert < 0 or expert >= table.shape[0]:
+                return t
+            share = value_of(shares[t, shares0 + j])
+            for c in range(cuts):
+                cut = table[expert, table0 + c]
+                ids[t, ids0 + j * cuts + c] = cut
+                weights[t, weights0 + j * cuts + c] = rounded(weights, share)
+                counts[cut] += 1
     return -1

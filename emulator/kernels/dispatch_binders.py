@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...isa.dispatch import CHOOSE_REPLICA, REGROUP, TALLY
+from ...isa.dispatch import CHOOSE_REPLICA, COPY_CHOICES, REGROUP, TALLY
 from ...isa.errors import ProgramError
 from ...isa.meaning import ArrayMemory
 from . import dispatch, moves
-from .binding import Thunk, integers, kernel_of, operand
+from .binding import Thunk, floats, integers, kernel_of, operand
 from .dma_binders import rows_between
 from .threads import over_rows
 
@@ -42,6 +42,27 @@ def bind_choose_replica(i: CHOOSE_REPLICA, memory: ArrayMemory) -> Thunk:
         if bad >= 0:
             raise ProgramError(
                 f"choose_replica: ids[{bad}] is {ids.view[bad].tolist()}, must be 0 to {table.count - 1} (in: {i})"
+            )
+        written[:] = counts
+
+    return thunk
+
+
+@kernel_of(COPY_CHOICES)
+def bind_copy_choices(i: COPY_CHOICES, memory: ArrayMemory) -> Thunk:
+    """ids, weights and counts of every cut of the chosen experts; the extent holds the counts once it has ended."""
+    ids, chosen, table = (operand(i, memory, ref) for ref in (i.ids, i.chosen, i.table))
+    weights, shares = floats(i, memory, i.weights, i.shares)
+    counts = integers(i, memory, i.counts)
+    written = memory.written_array(i.extent, len(counts))
+    given = (chosen.rows, chosen.start, chosen.cols, shares.rows, shares.start, table.rows, table.start, table.cols)
+    arguments = (ids.rows, ids.start, weights.rows, weights.start, counts, *given)
+
+    def thunk() -> None:
+        bad = dispatch.copy_choices(*arguments)
+        if bad >= 0:
+            raise ProgramError(
+                f"copy_choices: chosen[{bad}] is {chosen.view[bad].tolist()}, must be 0 to {table.count - 1} (in: {i})"
             )
         written[:] = counts
 

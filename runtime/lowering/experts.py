@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...isa.dispatch import CHOOSE_REPLICA, REGROUP, TALLY
-from ...isa.dtype import INT32
+from ...isa.dispatch import CHOOSE_REPLICA, COPY_CHOICES, REGROUP, TALLY
+from ...isa.dtype import FP32, INT32
 from ...isa.experts import COMBINE, GROUPED_GATED, GROUPED_MATMUL, PERMUTE
 from ...isa.link import ALL_TO_ALL
 from ...isa.operands import Ref
@@ -13,7 +13,7 @@ from ...isa.program import Space
 from ...isa.scaling import SCALE_ROUTED
 from ...isa.situ import GROUPED_SITU_GATED
 from ...models.blocks import Experts, Moe, Situ
-from ..layout import ExpertShare
+from ..layout import EXCHANGE, ExpertShare
 from .builder import BlockBuilder, buffer
 from .stage import Stage
 
@@ -55,6 +55,7 @@ class Chosen:
     counts: Ref
     extent: str
     total: int
+    weights: Ref = Ref("expert_weights")
 
 
 def slots_extent(name: str) -> str:
@@ -74,6 +75,24 @@ def choose_replicas(stage: Stage, block: BlockBuilder, moe: Moe, name: str, own:
     return Chosen(ids, counts, extent, total)
 
 
+def cuts_extent(name: str) -> str:
+    """The extent that holds how many rows each cut of each expert gets, where the cuts span holders."""
+    return f"{name}.cuts"
+
+
+def copy_choices(stage: Stage, block: BlockBuilder, name: str, chosen: Chosen) -> Chosen:
+    """Every choice once for each group of cards that holds cuts of the chosen expert."""
+    cuts, (tokens, top_k) = stage.layout.cuts, block.locals[chosen.ids.buffer].shape
+    assert isinstance(top_k, int), "choices are counted"
+    ids = block.local("cut_ids", INT32, tokens, top_k * cuts)
+    weights = block.local("cut_weights", FP32, tokens, top_k * cuts)
+    counts = block.local("cut_counts", INT32, chosen.total * cuts)
+    table = block.param("cuts", buffer(f"{name}.cuts", Space.TABLE, INT32, chosen.total, cuts))
+    extent = block.extent("cut_loads", cuts_extent(name))
+    block.emit(COPY_CHOICES(ids, weights, counts, chosen.ids, chosen.weights, table, extent))
+    return Chosen(ids, counts, extent, chosen.total * cuts, weights)
+
+
 def lower_experts(
     stage: Stage, block: BlockBuilder, moe: Moe, name: str, x: Ref, out: Ref, chosen: Chosen, own: ExpertShare
 ) -> None:
@@ -90,11 +109,11 @@ def _local(
     Every rank of the tensor-parallel group holds all tokens, so each computes its own experts' rows (or its columns of
     all experts) and the sum over the group combines them: no token travels.
     """
-    rows, counts, slots = stage.routed_rows(moe.router.top_k), chosen.counts, _slots(block)
+    rows, counts, slots = stage.routed_rows(moe.router.top_k), chosen.counts, _slots(block, chosen)
     at, extent = own.part * chosen.total + own.first, chosen.extent
     permuted = block.local("permuted", stage.options.dtype, rows, moe.experts.hidden_size)
     block.emit(PERMUTE(permuted, slots, x, chosen.ids, extent, own.first, own.count, own.part, own.parts))
-    by = _weights(block, moe, permuted, (slots, extent, at, own.count))
+    by = _weights(block, moe, chosen, permuted, (slots, extent, at, own.count))
     result = _products(stage, block, moe.experts, name, permuted, rows, (counts, extent, at, own.count))
     block.emit(COMBINE(out, result, slots, by, extent, at, own.count))
 
@@ -108,13 +127,13 @@ def _travelling(
     that hold another cut of the same experts exchange the same rows; the sum over the tensor-parallel group adds them.
     """
     dtype, hidden, experts = stage.options.dtype, moe.experts.hidden_size, chosen.total
-    members, group = stage.layout.ep, stage.group("ep")
+    members, group = stage.layout.exchange, stage.group(EXCHANGE if stage.layout.cuts > 1 else "ep")
     top_k, extent = moe.router.top_k, chosen.extent
     sent, received = (stage.program.scalar(name) for name in (sent_extent(top_k), received_extent(top_k, experts)))
-    at, slots = own.part * experts, _slots(block)
+    at, slots = own.part * experts, _slots(block, chosen)
     leaving = block.local("leaving", dtype, sent, hidden)
     block.emit(PERMUTE(leaving, slots, x, chosen.ids, extent, 0, experts, own.part, own.parts))
-    by = _weights(block, moe, leaving, (slots, extent, at, experts))
+    by = _weights(block, moe, chosen, leaving, (slots, extent, at, experts))
     shares, here = (
         block.extent(f"expert_{word}", bound)
         for word, bound in zip(("shares", "here"), shares_extents(experts), strict=True)
@@ -135,18 +154,17 @@ def _travelling(
     block.emit(COMBINE(out, leaving, slots, by, extent, at, experts))
 
 
-def _slots(block: BlockBuilder) -> Ref:
+def _slots(block: BlockBuilder, chosen: Chosen) -> Ref:
     """Where each choice's row stands."""
-    return block.local("expert_slots", INT32, *block.locals["expert_ids"].shape)
+    return block.local("expert_slots", INT32, *block.locals[chosen.ids.buffer].shape)
 
 
-def _weights(block: BlockBuilder, moe: Moe, rows: Ref, loads: Loads) -> Ref | None:
+def _weights(block: BlockBuilder, moe: Moe, chosen: Chosen, rows: Ref, loads: Loads) -> Ref | None:
     """What outputs count when they are summed; None where the rows that go to the experts are scaled by it instead."""
-    weights = Ref("expert_weights")
     if not moe.router.scales_input:
-        return weights
+        return chosen.weights
     slots, extent, at, count = loads
-    block.emit(SCALE_ROUTED(rows, slots, weights, extent, at, count))
+    block.emit(SCALE_ROUTED(rows, slots, chosen.weights, extent, at, count))
     return None
 
 

@@ -12,7 +12,7 @@ from ...isa.vector import ADD, GATED
 from ...models.blocks import GatedMlp, Moe, Router, Situ
 from ..layout import ExpertShare
 from .builder import BlockBuilder
-from .experts import Chosen, choose_replicas, expert_extent, lower_experts
+from .experts import Chosen, choose_replicas, copy_choices, expert_extent, lower_experts
 from .latent_experts import LATENTS, lower_latent_in, lower_latent_out
 from .stage import Stage
 
@@ -50,6 +50,8 @@ def lower_moe(stage: Stage, block: BlockBuilder, moe: Moe, name: str, x: Ref, ou
     chosen = Chosen(Ref("expert_ids"), Ref("expert_counts"), extent, moe.experts.count)
     if stage.layout.redundant:
         chosen = choose_replicas(stage, block, moe, name, own)
+    if stage.layout.cuts > 1:
+        chosen = copy_choices(stage, block, name, chosen)
     if moe.latent is None:
         lower_experts(stage, block, moe, name, x, out, chosen, own)
     else:

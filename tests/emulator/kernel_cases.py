@@ -10,7 +10,7 @@ from siltwin.emulator.kernels.registry import KERNELS
 from siltwin.isa.activations import GROUPED_QUANTISE, GROUPED_QUANTISE_STATIC, QUANTISE, QUANTISE_STATIC
 from siltwin.isa.arithmetic import IEEE, Arithmetic
 from siltwin.isa.attention_parts import HEADS_MATMUL, MASKED_SOFTMAX, PAGED_SCORES, PAGED_VALUES
-from siltwin.isa.dispatch import CHOOSE_REPLICA, REGROUP, TALLY
+from siltwin.isa.dispatch import CHOOSE_REPLICA, COPY_CHOICES, REGROUP, TALLY
 from siltwin.isa.dma import COPY, EMBEDDING, GATHER, HOST_LOAD, HOST_STORE, SCATTER
 from siltwin.isa.dtype import BF16, DTYPES, FP16, FP32, INT32, INT64, DType, decode, encode
 from siltwin.isa.elementary import CLAMP, MAP, MULTIPLY
@@ -546,6 +546,19 @@ def choose_replica(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
     return build(instruction, entries, exact=True)
 
 
+def copy_choices(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    experts, cuts = 4, 1 + n % 3
+    entries = {
+        "i": (INT32, np.zeros((m, 3 * cuts), np.int32)),
+        "w": (FP32, np.zeros((m, 3 * cuts), np.float32)),
+        "c": (INT32, np.zeros(experts * cuts, np.int32)),
+        "j": (INT32, choices(rng, m, experts, 3)),
+        "v": (FP32, numbers(rng, FP32, m, 3)),
+        "t": (INT32, rng.permutation(experts * cuts).reshape(experts, cuts).astype(np.int32)),
+    }
+    return build(COPY_CHOICES(*(Ref(name) for name in "iwcjvt"), "e"), entries, exact=True)
+
+
 def regroup(back: bool) -> Callable[[np.random.Generator, DType, int, int], Case]:
     def made(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
         members, own = 1 + m % 4, 1 + n % 3
@@ -1040,6 +1053,7 @@ CASES: dict[str, Callable[[np.random.Generator, DType, int, int], Case]] = {
     "permute": permute,
     "tally": tally,
     "choose_replica": choose_replica,
+    "copy_choices": copy_choices,
     "regroup": regroup(False),
     "regroup back": regroup(True),
     "grouped_matmul": grouped_matmul,

@@ -79,3 +79,17 @@ def test_tokens_take_the_slots_of_an_expert_in_turn(bench: Any) -> None:
     assert written["e0"] == tuple(arrays["c"].tolist()) == (0, 2, 0, 1, 1, 1, 1, 0, 0, 1)
     work = bench.work(line, extents={"t": (7,)}, **types)
     assert (work.read_bytes, work.write_bytes) == (4 * (7 + 8), 4 * (7 + 10))
+
+
+def test_every_cut_of_a_chosen_expert_gets_the_choice_and_its_weight(bench: Any) -> None:
+    """Two experts in two cuts each: expert 0 is cuts 0 and 2, expert 1 cuts 1 and 3."""
+    line = "copy_choices ids=%i weights=%w counts=%c chosen=%j shares=%v table=%a extent=e0"
+    types = {"i": "int32[t, 4]", "w": "fp32[t, 4]", "c": "int32[4]", "j": "int32[t, 2]", "v": "fp32[t, 2]"}
+    types["a"] = "int32[2, 2]"
+    values = {"j": [[1, 0], [0, 0]], "v": [[0.5, 0.25], [2, 3]], "a": [[0, 2], [1, 3]]}
+    out = bench.run(line, values, {"t": (2,)}, **types)
+    assert out["i"].tolist() == [[1, 3, 0, 2], [0, 2, 0, 2]]
+    assert out["w"].tolist() == [[0.5, 0.5, 0.25, 0.25], [2, 2, 3, 3]]
+    assert out["c"].tolist() == [3, 1, 3, 1]
+    work = bench.work(line, extents={"t": (2,)}, **types)
+    assert (work.read_bytes, work.write_bytes) == (4 * (4 + 4 + 4), 4 * (8 + 8 + 4))

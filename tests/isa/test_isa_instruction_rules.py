@@ -187,6 +187,10 @@ LEGAL: dict[str, tuple[str, str]] = {
         "slots=%s counts=%c ids=%i table=%a extent=q_lens parts=2 total=5 shift=1",
         "s: int32[t, 3]; c: int32[10]; i: int32[t, 3]; a: int32[4, 3]",
     ),
+    "copy_choices": (
+        "ids=%i weights=%w counts=%c chosen=%j shares=%v table=%a extent=q_lens",
+        "i: int32[t, 6]; w: fp32[t, 6]; c: int32[8]; j: int32[t, 3]; v: fp32[t, 3]; a: int32[4, 2]",
+    ),
     "regroup": (
         "dst=%d x=%x arriving=%a local=kv_lens members=3 experts=2 back=no",
         "d: bf16[n, 4]; x: fp32[t, 4]; a: int32[6]",
@@ -546,6 +550,10 @@ BROKEN: list[tuple[str, str, str]] = [  # mnemonic, "what was -> what stands ins
     ("choose_replica", "a: int32[4, 3] -> a: int32[4, 1]", "must be int32 .experts, 1 . most"),
     ("choose_replica", "c: int32[10] -> c: int32[8]", "counts is int32.8., must be int32.10."),
     ("choose_replica", "shift=1 -> shift=-1", "parts and total must be 1 or more"),
+    ("copy_choices", "a: int32[4, 2] -> a: int32[8]", "must be int32 .experts, cuts."),
+    ("copy_choices", "v: fp32[t, 3] -> v: fp32[t, 2]", "must be int32 and floats .tokens, chosen."),
+    ("copy_choices", "i: int32[t, 6] -> i: int32[t, 5]", "must be .t, 6."),
+    ("copy_choices", "c: int32[8] -> c: int32[4]", "counts is int32.4., must be int32.8."),
     ("regroup", "a: int32[6] -> a: fp32[6]", "arriving is fp32.6., must be int32.6."),
     ("regroup", "x: fp32[t, 4] -> x: fp32[t, 5]", "must be .rows, columns. of equal columns"),
     ("regroup", "x: fp32[t, 4] -> x: int8[t, 4]", "int8 does not convert to bf16"),

@@ -195,6 +195,10 @@ EXAMPLES = {
         "slots=%s counts=%c ids=%i table=%a extent=used parts=2 total=5 shift=1",
         "s:int32[t,3] c:int32[10] i:int32[t,3] a:int32[4,3]",
     ),
+    "copy_choices": (
+        "ids=%i weights=%w counts=%c chosen=%j shares=%v table=%a extent=used",
+        "i:int32[t,6] w:fp32[t,6] c:int32[8] j:int32[t,3] v:fp32[t,3] a:int32[4,2]",
+    ),
     "regroup": (
         "dst=%d x=%x arriving=%a local=ql members=3 experts=2 back=yes",
         "d:bf16[n,4] x:fp32[t,4] a:int32[6]",

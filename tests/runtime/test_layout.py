@@ -70,6 +70,11 @@ def test_experts_are_cut_and_dealt_out_within_a_stage() -> None:
         (0, 4, 0), (0, 4, 1), (4, 3, 0), (4, 3, 1)
     ]  # fmt: skip
     assert shares[4:] == shares[:4] and not layout.experts_travel
+    spanning = Layout(tp=2, dp=4, ep=2, etp=4)
+    assert (spanning.cuts, spanning.exchange, spanning.experts_travel, spanning.expert_parts) == (2, 4, True, 1)
+    assert [spanning.experts_of(rank, 6).slice_ for rank in range(8)] == [0, 1, 2, 3] * 2
+    assert [spanning.experts_of(rank, 6).first for rank in range(8)] == [0] * 4 + [3] * 4
+    assert spanning.groups(5)["exchange"] == (1, 3, 5, 7), "one of each ep member and of each pair of cuts"
     quarters = [Layout(tp=4, ep=1, etp=1).experts_of(rank, 7) for rank in range(4)]
     assert [(share.count, share.part, share.parts) for share in quarters] == [(7, part, 4) for part in range(4)]
 

@@ -104,7 +104,17 @@ def legal(path: Path, degrees: dict[str, str]) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "layout", ["tp=16,ep=16", "tp=16", "tp=4,dp=4,ep=16", "tp=4,dp=4", "tp=8,dp=2,ep=4,etp=4", "dp=16,ep=16"]
+    "layout",
+    [
+        "tp=16,ep=16",
+        "tp=16",
+        "tp=4,dp=4,ep=16",
+        "tp=4,dp=4",
+        "tp=8,dp=2,ep=4,etp=4",
+        "dp=16,ep=16",
+        "dp=16,etp=16",
+        "dp=8,tp=2,ep=2,etp=8",
+    ],
 )
 def test_sixteen_cards_of_experts_equal_experts_cut_in_sixteen(tmp_path_factory: Any, layout: str) -> None:
     sizes = {"num_local_experts": 16, "num_attention_heads": 16, "intermediate_size": 32}
@@ -113,7 +123,9 @@ def test_sixteen_cards_of_experts_equal_experts_cut_in_sixteen(tmp_path_factory:
     check(result, [reference(path, PROMPTS[2], 2)])
 
 
-@pytest.mark.parametrize("layout", ["dp=2,ep=2", "dp=4,ep=4", "dp=2,tp=2,pp=2,ep=4", "dp=3,tp=4,ep=3,etp=2"])
+@pytest.mark.parametrize(
+    "layout", ["dp=2,ep=2", "dp=4,ep=4", "dp=2,tp=2,pp=2,ep=4", "dp=3,tp=4,ep=3,etp=2", "dp=4,ep=2,etp=2"]
+)
 def test_without_numbers_the_recorded_loads_give_the_same_spans(checkpoint, layout: str) -> None:
     path, _ = checkpoint("mixtral")
     on = run(path, layout, logits=False)
@@ -175,8 +187,12 @@ def test_experts_of_all_replicas_are_held_once_and_all_else_by_every_replica(che
     [
         (Layout(dp=4, ep=3), "at tp=1,dp=4: .*ep must divide 4 and be at most 7 experts; choose ep from 1, 2, 4"),
         (Layout(dp=8, ep=8), "choose ep from 1, 2, 4$"),
-        (Layout(dp=4, ep=1, etp=4), "etp=4 does not fit .*: it must divide tp, .* choose etp from 1"),
-        (Layout(dp=2, tp=4, ep=2, etp=3), "ep must divide 2"),
+        (
+            Layout(dp=4, tp=2, etp=3),
+            "etp=3 does not fit .* be a multiple of it, .* width 56; choose etp from 1, 2, 4, 8",
+        ),
+        (Layout(dp=2, tp=4, ep=2, etp=3), "choose etp from 1, 2, 4$"),
+        (Layout(dp=2, tp=4, ep=3, etp=2), "ep must divide 4 and be at most 7 experts; choose ep from 1, 2, 4$"),
     ],
 )
 def test_a_placement_that_does_not_fit_names_those_that_do(checkpoint, layout: Layout, message: str) -> None:
