@@ -43,10 +43,14 @@ class TensorStore(Protocol):
 
 @dataclass(frozen=True)
 class PackedTensor:
-    """How a weight is stored packed: its scheme, and in what its product of code and scale is rounded."""
+    """How a weight is stored packed: its scheme, and in what its product of code and scale is rounded.
+
+    `input_scale` is the one scale of its inputs as codes, where the file holds such.
+    """
 
     scheme: QuantScheme
     product: DType
+    input_scale: float | None = None
 
 
 @runtime_checkable

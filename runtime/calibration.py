@@ -17,7 +17,7 @@ from ..isa.experts import GROUPED_MATMUL
 from ..models.checkpoint import Checkpoint
 from ..models.paths import is_there
 from .kv_cache import PagePools
-from .lowering.passes.packed import LARGEST, pairs, scale_beside
+from .lowering.passes.packed import INPUT_SCALE, LARGEST, pairs, scale_beside
 from .plan import JobPlan, Lengths
 from .scheduler import Request, Step
 
@@ -81,6 +81,19 @@ def _of_text(path: Path, checkpoint: Checkpoint) -> tuple[tuple[int, ...], ...]:
         raise ConfigError(f"{path}: {error}") from None
     tokenizer, limit = checkpoint.require_tokenizer(), checkpoint.graph.max_position_embeddings
     return tuple(tuple(tokenizer.encode(line)[:limit]) for line in lines if line.strip())
+
+
+def stored_scales(plan: JobPlan) -> Scales:
+    """The scales that the checkpoint gives for the inputs of products: the largest where tensors are put together."""
+    found: dict[str, float] = {}
+    for rank in dict.fromkeys(plan.twins):
+        for weight in plan.built(rank, plan.variants[0]).weights:
+            given = [plan.holding.inputs.get(piece.tensor) for piece in weight.pieces]
+            scales = [scale for scale in given if scale is not None]
+            if weight.packed is not None and scales:
+                name = f"{weight.name}.{INPUT_SCALE}"
+                found[name] = max(found.get(name, 0.0), *scales)
+    return found
 
 
 def input_scales(plan: JobPlan, compute: Callable[[JobPlan, Inspect], Computes]) -> Scales:

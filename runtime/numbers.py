@@ -19,7 +19,7 @@ from ..models.checkpoint import Checkpoint
 from ..models.graph import rope_tables
 from ..models.rope import rope_table
 from .binding import step_bindings, step_variants
-from .calibration import Scales, input_scales
+from .calibration import Scales, input_scales, stored_scales
 from .context import Context
 from .host import refuse_beyond_host
 from .kv_cache import PagePool, PagePools
@@ -82,7 +82,7 @@ class Numbers:
         self.payload = Payload(choose, debug=debug, inspect=inspect, max_bound=IMAGES_KEPT * max(21, layout.cards))
         self.input_scales: Scales = {}
         if plan.activations is not None and plan.activations.scales == "static":
-            self.input_scales = input_scales(plan, self._probe)
+            self.input_scales = input_scales(plan, self._probe) if plan.calibration else stored_scales(plan)
         self._constants = {twin: self._load(twin) for twin in set(plan.twins)}
         self._resident = {rank: self._constants[plan.twins[rank]] | self._caches(rank) for rank in range(layout.cards)}
         self._arenas = {

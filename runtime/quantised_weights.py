@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..emulator.spec import CardSpec
-from ..isa.dtype import DTYPES
+from ..isa.dtype import DTYPES, DType
 from ..isa.errors import ConfigError
 from ..isa.formats.scheme import SCHEMES, WHOLE, QuantScheme
 from ..models.checkpoint import Checkpoint
@@ -47,9 +47,18 @@ def holding_of(name: str | None, group: int | None, checkpoint: Checkpoint) -> H
             raise ConfigError(f"--group sizes the blocks of --weights {', '.join(_SCHEMES)}, not of {name}")
         if name == DEQUANTISED:
             return Holding()
-        return Holding(stored={key: Held(kind.scheme, kind.product) for key, kind in checkpoint.packed.items()})
+        return Holding(
+            stored={key: Held(kind.scheme, kind.product) for key, kind in checkpoint.packed.items()},
+            inputs={key: kind.input_scale for key, kind in checkpoint.packed.items() if kind.input_scale is not None},
+        )
     assert name is not None
     return Holding(weight_scheme(name, group))
+
+
+def _gives_inputs(holding: Holding, element: DType) -> bool:
+    """Whether the checkpoint gives a scale for the inputs of every weight of codes of this type."""
+    coded = [name for name, held in holding.stored.items() if held.scheme.element is element]
+    return bool(coded) and all(name in holding.inputs for name in coded)
 
 
 _ACTIVATIONS = {"int8": "int8", "fp8": "fp8_e4m3"}
@@ -75,6 +84,7 @@ def activations_of(name: str | None, is_static: bool, holding: Holding, card: Ca
     if element.name not in card.tensor.rate:
         known = ", ".join(card.tensor.rate)
         raise ConfigError(f"{card.name} has no tensor rate for --activations {name}; it has {known}")
+    is_static = is_static or _gives_inputs(holding, element)
     powers = any(scheme.scale.name == "e8m0" for scheme in alike)
     return Activations(element, "static" if is_static else "dynamic", "ceil" if powers else "nearest")
 

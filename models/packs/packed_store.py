@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ...isa.dtype import BF16, FP32, DType, encode
+from ...isa.dtype import BF16, FP32, DType, decode, encode
 from ...isa.errors import ConfigError, UnsupportedError
 from ...isa.formats.quantise import Packed, dequantise
 from ...isa.formats.window import Window, covering
@@ -19,6 +19,7 @@ from .stored import Stored
 
 _CODES = ("weight", "weight_packed", "blocks")
 _SCALES = ("weight_scale", "weight_scale_inv", "scales")
+_INPUT_SCALES = ("input_scale", "activation_scale")
 _ZERO, _SHAPE = "weight_zero_point", "weight_shape"
 _WORD_BITS = 32
 _GPT_OSS_BYTES = 16  # a group of `_blocks`: 32 elements
@@ -104,12 +105,28 @@ class PackedStore:
 
     def packed(self) -> Mapping[str, PackedTensor]:
         """How every packed weight is stored, by name."""
+        present = set(self._store.names())
         return {
             name: PackedTensor(
-                weight.group.stored_scheme(self._store.stored_dtype(weight.tensors[_scales_of(weight)])), weight.dtype
+                weight.group.stored_scheme(self._store.stored_dtype(weight.tensors[_scales_of(weight)])),
+                weight.dtype,
+                self._input_scale(name.removesuffix(".weight"), weight, present),
             )
             for name, weight in self._packed.items()
         }
+
+    def _input_scale(self, module: str, weight: PackedWeight, present: set[str]) -> float | None:
+        """The scale of a module's inputs that the file gives; None where they are scaled as they come, or not at all.
+
+        ConfigError for one that is not a positive, finite number.
+        """
+        stored = next((f"{module}.{name}" for name in _INPUT_SCALES if f"{module}.{name}" in present), None)
+        if weight.group.activations is None or weight.group.dynamic or stored is None:
+            return None
+        values = decode(np.ascontiguousarray(self._store.read_stored(stored)), self._store.stored_dtype(stored))
+        if values.size != 1 or not 0 < float(values.reshape(-1)[0]) < float("inf"):
+            raise ConfigError(f"{self._store.where(stored)}: {stored} must be one number above 0")
+        return float(values.reshape(-1)[0])
 
     def read_packed(self, name: str, axis: int, start: int, stop: int) -> tuple[Packed, Window]:
         """The fewest whole blocks of a packed weight that cover [start, stop) along an axis of its own, [..., out, in],
@@ -180,7 +197,9 @@ def pack_warnings(store: PackedStore, plan: QuantPlan, uses: Mapping[str, Weight
     warnings = [f"the checkpoint is quantised ({plan.method}; of {len(uses)} matrices {found})"]
     inputs = sorted({group.activations.name for group in plan.groups if group.activations is not None})
     if inputs:
-        warnings.append(f"the config quantises activations ({', '.join(inputs)}); they stay in the run's dtype")
+        warnings.append(
+            f"the config quantises activations ({', '.join(inputs)}): --activations says whether a run does"
+        )
     if plan.kv_cache is not None:
         warnings.append(f"the config quantises the KV cache ({plan.kv_cache.name}); it stays in --kv-dtype")
     return warnings

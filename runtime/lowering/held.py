@@ -52,10 +52,13 @@ class Held:
 @dataclass(frozen=True)
 class Holding:
     """Which tensors lie packed in device memory: those that the checkpoint holds packed (`stored`), or, with a
-    `scheme`, all that multiply activations, quantised as they are loaded."""
+    `scheme`, all that multiply activations, quantised as they are loaded. `inputs` are the scales that the checkpoint
+    gives for what tensors are multiplied by.
+    """
 
     scheme: QuantScheme | None = None
     stored: Mapping[str, Held] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+    inputs: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}), repr=False)
 
     @property
     def is_packed(self) -> bool:

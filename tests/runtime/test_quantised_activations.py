@@ -1,6 +1,7 @@
 """Inputs of products quantised to int8 and fp8: against transformers with inputs and weights rounded likewise."""
 
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,13 +12,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 import transformers  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
 
 from siltwin.isa.errors import ConfigError  # noqa: E402
+from siltwin.models.checkpoint import open_checkpoint  # noqa: E402
 from siltwin.runtime.job import Job  # noqa: E402
 from siltwin.runtime.run import RunResult, run_job  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
 from checkpoints import save  # noqa: E402
+from packed_checkpoints import pack, rewrite  # noqa: E402
 
 SIZES: dict[str, Any] = {"hidden_size": 160, "intermediate_size": 192, "head_dim": 16, "num_attention_heads": 8}
 PROMPT = tuple((7 * index + 3) % 131 for index in range(20))
@@ -149,6 +153,33 @@ def test_a_card_without_packed_products_decodes_first_and_gives_the_same_bits(tm
         np.testing.assert_array_equal(logits_of(fused), logits_of(apart))
         assert {"dequantise", "matmul"} <= {span.mnemonic for span in apart.spans}
         assert apart.report.totals.elapsed_ps > fused.report.totals.elapsed_ps
+
+
+def test_scales_of_inputs_that_a_checkpoint_holds_are_taken(tmp_path: Path) -> None:
+    path = pack(save(tmp_path, "llama", 5, **SIZES), "fp8")
+    shape = Path(shutil.copytree(path, tmp_path / "plain"))
+    rewrite(shape, open_checkpoint(path))
+    tensors = load_file(path / "model.safetensors")
+    given = {"qkv": 0.012, "o": 0.02, "mlp": 0.013, "down": 0.03}
+
+    def scale(name: str) -> float:
+        part = name.rpartition(".")[2].removesuffix("_proj")
+        return given[{"q": "qkv", "k": "qkv", "v": "qkv", "gate": "mlp", "up": "mlp"}.get(part, part)]
+
+    for name in [name for name in tensors if name.endswith("_proj.weight")]:
+        module = name.removesuffix(".weight")
+        tensors[f"{module}.input_scale"] = torch.tensor([scale(module)])
+    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((path / "config.json").read_text())
+    inputs = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "tensor", "dynamic": False}
+    config["quantization_config"]["config_groups"]["group_0"]["input_activations"] = inputs
+    (path / "config.json").write_text(json.dumps(config))
+    expected = theirs(shape, lambda w: w, lambda name: lambda x: fp8(x, torch.tensor(scale(name))))
+    for layout in ("tp=1", "tp=2"):
+        result = run(path, layout, activations="fp8")
+        assert close(logits_of(result), expected), layout
+        assert "quantise_static" in {span.mnemonic for span in result.spans}
+        assert "quantise" not in {span.mnemonic for span in result.spans}
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
