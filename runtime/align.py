@@ -74,6 +74,7 @@ def align(job: Job, ask: AlignAsk = PLAIN) -> AlignReport:
         tolerance=found.tolerance,
         tolerance_of=TOLERANCE_OF,
         verdict=_verdict(first),
+        keys=tuple(found.judged.keys),
         routing=found.judged.routing(ask.forced_routing, len(found.sides.places)),
         cost=sides.get("cost"),
         baseline=sides.get("baseline"),
@@ -85,7 +86,7 @@ def align(job: Job, ask: AlignAsk = PLAIN) -> AlignReport:
         warnings=(
             *prepared.warnings,
             *hints(first, found.judged.routers, ask.forced_routing),
-            *choice_hints(first, prepared.plan.graph, longest, bounds_of(prepared.plan)[0]),
+            *choice_hints(first, prepared.plan.graph, longest, bounds_of(prepared.plan)[0], ask.forced_routing),
         ),
         not_modelled=NOT_MODELLED,
         host=HostReport(wall_s=time.perf_counter() - started),
@@ -99,7 +100,7 @@ def _align(prepared: Prepared, ask: AlignAsk) -> _Aligned:
     if ask.forced_routing:
         _check_forcing(prepared, reference)
     ours, requests = compute(prepared)
-    choices = ours.choices if ask.forced_routing else None
+    choices = ours if ask.forced_routing else None
     reference.quantise_inputs(input_codes(prepared.plan, ours.input_scales))
     reference.code_cache(cache_codes(prepared.plan))
     rounding, tolerance = bounds_of(prepared.plan)
@@ -119,7 +120,7 @@ def _align(prepared: Prepared, ask: AlignAsk) -> _Aligned:
 def _check_forcing(prepared: Prepared, reference: Reference) -> None:
     """ConfigError where there is no routing to force, or no way to."""
     routers = routers_in(prepared.plan.graph)
-    if not routers:
+    if not routers and not any(getattr(layer.attention, "top_k", 0) for layer in prepared.plan.graph.layers):
         raise ConfigError(f"--forced-routing: {prepared.plan.graph.name} has no experts; leave it out")
     if missing := sorted(set(routers) - reference.routed_layers):
         raise ConfigError(
@@ -152,7 +153,7 @@ def _beside(
     theirs, against = found.sides.theirs, found.reference
     if scheme is not None:
         reference = open_reference(prepared.checkpoint)
-        choices = found.ours.choices if ask.forced_routing else None
+        choices = found.ours if ask.forced_routing else None
         theirs = through(reference, found.requests, prepared.cached, choices)
         against = f"{reference.name}, on the checkpoint's own weights"
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from ..isa.instruction import Array
 from ..models.blocks import Router
-from .drift import drift_of
-from .report_align import Flip, RouterDrift
+from .drift import Outputs, drift_of
+from .report_align import Flip, LayerDrift, RouterDrift
 from .routes import Routes
 
 # How far a choice score moves at most for a logit that moves by one.
@@ -36,6 +36,32 @@ def compare_routes(
                 largest_margin=max((flip.margin or 0.0 for flip in flips), default=None),
                 first=next((flip for flip in flips if not flip.explained), flips[0] if flips else None),
                 **drift_of(ours[layer].logits, theirs[layer].logits),
+            )
+        )
+    return found
+
+
+def compare_keys(mine: Outputs, other: Outputs, theirs: Outputs) -> list[LayerDrift]:
+    """Each indexer's choice in `other` against the reference's: the share of a token's keys that are not the same.
+
+    Tokens with no more keys than are chosen take them all; which these are, `mine` says. Of what is not ours, but shows
+    what rounding does, at least one key of one token is taken to be another: so few are a matter of chance.
+    """
+    found = []
+    for layer in sorted(set(mine.keys) & set(theirs.keys)):
+        rows = np.flatnonzero((mine.keys[layer] >= 0).all(axis=-1))
+        pairs = zip(other.keys[layer][rows], theirs.keys[layer][rows], strict=True)
+        count = mine.keys[layer].shape[-1]
+        apart = np.array([count - len(np.intersect1d(ours, reference)) for ours, reference in pairs] or [0])
+        if other is not mine and not apart.any():
+            apart[0] = 1
+        found.append(
+            LayerDrift(
+                name=f"layer {layer} keys",
+                max_abs=float(apart.max()),
+                max_rel=float(apart.max()) / count,
+                rms_rel=float(np.sqrt(np.mean((apart / count) ** 2))),
+                cosine=float(1 - apart.mean() / count),
             )
         )
     return found

@@ -18,7 +18,7 @@ from .prepare import Prepared
 from .reference import Reference
 from .reference_run import NOTHING
 from .report import OutOfRange
-from .routes import Routes, RouteTap, join_routes
+from .routes import Routes, RouteTap, join_keys, join_routes
 from .scheduler import Request, Step
 from .watch import Watch
 
@@ -29,8 +29,9 @@ Forced = Mapping[int, Mapping[int, Array]]  # ids [tokens, chosen] by request an
 class Ours:
     """What the emulated cards computed: for each request, the residual stream by layer, and logits, by position.
 
-    `routes` are what every expert layer's router chose, cached tokens included; `not_finite` is the first number that
-    was not finite, `input_scales` those that a calibration found for inputs, by buffer.
+    `routes` are what every expert layer's router chose, cached tokens included, `keys` what every indexer did.
+    `not_finite` and `saturated` are the first numbers that left their range, `input_scales` those that a calibration
+    found for inputs, by buffer.
     """
 
     layers: dict[tuple[int, int], list[Array]]
@@ -38,6 +39,7 @@ class Ours:
     routes: dict[int, dict[int, Routes]]
     not_finite: OutOfRange | None = None
     saturated: OutOfRange | None = None
+    keys: dict[int, dict[int, Array]] = field(default_factory=dict)
     input_scales: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -84,6 +86,7 @@ def compute(prepared: Prepared, follow: Sequence[Request] | None = None) -> tupl
         for request in lanes.complete(step, picked):
             memory.release(request, 0)
     ours.routes = {request.index: tap.of(request.index) for request in requests}
+    ours.keys = {request.index: tap.keys_of(request.index) for request in requests}
     ours.not_finite, ours.saturated = watch.found, watch.saturated
     ours.input_scales = numbers.input_scales
     return ours, requests
@@ -99,6 +102,7 @@ def joined(ours: Ours, requests: Sequence[Request]) -> Outputs:
     """What the cards computed, request after request."""
     names = sorted({layer for layer, _ in ours.layers})
     routed = sorted({layer for routes in ours.routes.values() for layer in routes})
+    chosen = sorted({layer for keys in ours.keys.values() for layer in keys})
     return Outputs(
         {
             layer: np.concatenate([part for request in requests for part in ours.layers[layer, request.index]])
@@ -109,6 +113,7 @@ def joined(ours: Ours, requests: Sequence[Request]) -> Outputs:
             layer: join_routes([ours.routes[r.index][layer].at(slice(r.cached_len, None)) for r in requests])
             for layer in routed
         },
+        {layer: join_keys([ours.keys[r.index][layer][r.cached_len :] for r in requests]) for layer in chosen},
     )
 
 
@@ -116,26 +121,34 @@ def through(
     reference: Reference,
     requests: Sequence[Request],
     cached: Sequence[tuple[int, ...]],
-    forced: Forced | None = None,
+    like: Ours | None = None,
 ) -> Outputs:
-    """The same tokens through the reference, each sequence whole and without a cache."""
+    """The same tokens through the reference, each sequence whole and without a cache.
+
+    With `like` they take the experts, and attend to the keys, that were chosen there.
+    """
     layers: dict[int, list[Array]] = defaultdict(list)
     routes: dict[int, list[Routes]] = defaultdict(list)
+    keys: dict[int, list[Array]] = defaultdict(list)
     logits: list[Array] = []
     longest = max(request.length for request in requests)
     for request in requests:
         known = cached[request.index]
         ids = [*known, *(request.token_at(position) for position in range(request.computed))]
-        run = reference.run(ids, longest, forced[request.index] if forced else NOTHING)
+        forced, told = (like.choices[request.index], like.keys[request.index]) if like else (NOTHING, NOTHING)
+        run = reference.run(ids, longest, forced, told)
         for index, values in enumerate(run.layers):
             layers[index - 1].append(values[len(known) :])
         for layer, found in run.routes.items():
             routes[layer].append(found.at(slice(len(known), None)))
+        for layer, chosen in run.keys.items():
+            keys[layer].append(chosen[len(known) :])
         logits.append(run.logits[len(known) :])
     return Outputs(
         {layer: np.concatenate(parts) for layer, parts in layers.items()},
         np.concatenate(logits),
         {layer: join_routes(parts) for layer, parts in routes.items()},
+        {layer: join_keys(parts) for layer, parts in keys.items()},
     )
 
 

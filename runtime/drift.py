@@ -34,12 +34,13 @@ class Outputs:
     layers: dict[int, Array]
     logits: Array
     routes: dict[int, Routes] = field(default_factory=dict)
+    keys: dict[int, Array] = field(default_factory=dict)
 
     def at(self, rows: slice | Array) -> Outputs:
         """Some of the positions."""
         layers = {layer: values[rows] for layer, values in self.layers.items()}
         routes = {layer: found.at(rows) for layer, found in self.routes.items()}
-        return Outputs(layers, self.logits[rows], routes)
+        return Outputs(layers, self.logits[rows], routes, {layer: found[rows] for layer, found in self.keys.items()})
 
 
 def bounds_of(plan: JobPlan) -> tuple[DType, float]:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from ..isa.dtype import FP32, DType
 from ..isa.instruction import Array
 from ..models.blocks import Graph, Router
-from .choices import Place, compare_routes
+from .choices import Place, compare_keys, compare_routes
 from .drift import Outputs, compare, drifts, noise_of, with_noise, within
 from .report_align import LayerDrift, LogitsDrift, RouterDrift, RoutingReport
 
@@ -44,12 +44,13 @@ class Judged:
     layers: list[LayerDrift]
     logits: LogitsDrift
     routers: list[RouterDrift]
+    keys: list[LayerDrift]
     first_drift: str | None
 
     @property
     def typical(self) -> dict[str, float]:
         """By part, the root mean square of what rounding does to the reference."""
-        named: list[LayerDrift | RouterDrift] = [*self.layers, *self.routers]
+        named: list[LayerDrift | RouterDrift] = [*self.layers, *self.routers, *self.keys]
         return {part.name: part.noise_rms_rel or 0.0 for part in named} | {"logits": self.logits.noise_rms_rel or 0.0}
 
     def routing(self, forced: bool, tokens: int) -> RoutingReport | None:
@@ -63,8 +64,8 @@ class Judged:
 def with_rounding(sides: Sides, tolerance: float, rounded: Callable[[], Outputs]) -> Sides:
     """The sides with the reference's own rounding, if anything passes the tolerance."""
     layers, logits = compare(sides.mine, sides.theirs)
-    routers = _routers(sides, sides.mine) if sides.forced else []
-    if all(within(part.max_rel, tolerance) for part in (*layers, logits, *routers)):
+    chosen = [*_routers(sides, sides.mine), *_keys(sides, sides.mine)] if sides.forced else []
+    if all(within(part.max_rel, tolerance) for part in (*layers, logits, *chosen)):
         return sides
     return Sides(sides.mine, sides.theirs, rounded(), sides.places, sides.routers, sides.forced)
 
@@ -75,16 +76,26 @@ def judge(sides: Sides, tolerance: float, typical: Mapping[str, float] = ALONE) 
     `typical` is what rounding does to each part over the positions of which these are a few.
     """
     layers, logits = compare(sides.mine, sides.theirs)
-    routers = _routers(sides, sides.mine)
+    routers, keys = _routers(sides, sides.mine), _keys(sides, sides.mine)
     if sides.rounded is not None:
         layers, logits = with_noise(layers, logits, sides.rounded, sides.theirs)
         noise = _routers(sides, sides.rounded)
         routers = [part.model_copy(update=noise_of(found)) for part, found in zip(routers, noise, strict=True)]
+        own = _keys(sides, sides.rounded)
+        keys = [part.model_copy(update=noise_of(found)) for part, found in zip(keys, own, strict=True)]
     # unless routing is forced, a token that took another expert before has other router logits by right
-    judged = [*((part.name, part) for part in (*layers, *(routers if sides.forced else ()))), ("logits", logits)]
-    wrong = {name for name, part in judged if drifts(part, tolerance, typical.get(name, 0.0))}
+    named: list[LayerDrift | RouterDrift] = list(layers)
+    if sides.forced:
+        named += [*routers, *keys]
+    wrong = {part.name for part in named if drifts(part, tolerance, typical.get(part.name, 0.0))}
+    if drifts(logits, tolerance, typical.get("logits", 0.0)):
+        wrong.add("logits")
     first = next(_in_order(layers, routers, wrong), None)
-    return Judged(layers, logits, routers, first)
+    return Judged(layers, logits, routers, keys, first)
+
+
+def _keys(sides: Sides, outputs: Outputs) -> list[LayerDrift]:
+    return compare_keys(sides.mine, outputs, sides.theirs)
 
 
 def _routers(sides: Sides, outputs: Outputs) -> list[RouterDrift]:
@@ -99,6 +110,7 @@ def _in_order(layers: Sequence[LayerDrift], routers: Sequence[RouterDrift], wron
     by_layer = {part.layer: part for part in routers}
     for index, layer in enumerate(layers):
         router = by_layer.get(index - 1)
+        yield from [f"layer {index - 1} keys"] if f"layer {index - 1} keys" in wrong else []
         if router is not None:
             yield from [router.name] if router.name in wrong else []
             yield from [f"layer {router.layer} routing"] if router.unexplained else []
@@ -117,13 +129,15 @@ def hints(first: str | None, routed: Sequence[RouterDrift], forced: bool) -> tup
     )
 
 
-def choice_hints(first: str | None, graph: Graph, longest: int, rounding: DType) -> tuple[str, ...]:
+def choice_hints(
+    first: str | None, graph: Graph, longest: int, rounding: DType, forced: bool = False
+) -> tuple[str, ...]:
     """What to try where tokens that an indexer chose otherwise may be what drifted; `longest` is in tokens."""
     budgets = {getattr(layer.attention, "top_k", 0) for layer in graph.layers} - {0}
-    if first is None or rounding is FP32 or not budgets or longest <= min(budgets):
+    if first is None or forced or rounding is FP32 or not budgets or longest <= min(budgets):
         return ()
     return (
         f"queries attend to {min(budgets)} tokens chosen by index scores, and rounding to {rounding.name} may choose "
-        f"others than the reference where scores are near; in fp32, or with sequences of at most {min(budgets)} "
-        "tokens, no such choice hides or fakes a drift",
+        "others than the reference where scores are near; with --forced-routing, in fp32, or with sequences of at most "
+        f"{min(budgets)} tokens, no such choice hides or fakes a drift",
     )

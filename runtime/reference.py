@@ -19,6 +19,7 @@ from .held_cache import CacheCodes
 from .held_inputs import InputCodes
 from .reference_cache import coded_cache
 from .reference_inputs import codes_by_parameter, quantised_inputs
+from .reference_keys import chosen_keys
 from .reference_kimi_k3 import KimiK3Reference
 from .reference_routing import routers_of, watched
 from .reference_run import NOTHING, ROUNDED, ReferenceRun
@@ -37,10 +38,17 @@ class Reference(Protocol):
     name: str
     routed_layers: frozenset[int]  # layers whose routers can be told what to choose
 
-    def run(self, ids: Sequence[int], longest: int = 0, forced: Mapping[int, Array] = NOTHING) -> ReferenceRun:
+    def run(
+        self,
+        ids: Sequence[int],
+        longest: int = 0,
+        forced: Mapping[int, Array] = NOTHING,
+        keys: Mapping[int, Array] = NOTHING,
+    ) -> ReferenceRun:
         """A full forward pass over a sequence, without a cache; `longest` is the job's longest sequence in tokens.
 
-        `forced` are the experts, [tokens, chosen] by layer, that its first tokens take in place of their own choice.
+        `forced` are the experts, [tokens, chosen] by layer, that its first tokens take in place of their own choice,
+        and `keys` the positions that they attend to, where an indexer chooses; a row that holds -1 is left alone.
         """
 
     def show_rounding(self, dtype: DType) -> None:
@@ -81,7 +89,13 @@ class TransformersReference:
         self._inputs: dict[str, Sequence[InputCodes]] = {}
         self._cache: CacheCodes | None = None
 
-    def run(self, ids: Sequence[int], longest: int = 0, forced: Mapping[int, Array] = NOTHING) -> ReferenceRun:
+    def run(
+        self,
+        ids: Sequence[int],
+        longest: int = 0,
+        forced: Mapping[int, Array] = NOTHING,
+        keys: Mapping[int, Array] = NOTHING,
+    ) -> ReferenceRun:
         """A full forward pass over a sequence, without a cache.
 
         `longest` is the length in tokens of the job's longest sequence. longrope chooses its factors by length and a
@@ -103,14 +117,16 @@ class TransformersReference:
         try:
             inputs = quantised_inputs(torch, self._model, self._inputs) if self._inputs else contextlib.nullcontext()
             routing = watched(torch, self._modules, self._routers, forced)
-            with torch.no_grad(), inputs, self._cached(), routing as routes:
+            choosing = chosen_keys(torch, body.layers, keys)
+            with torch.no_grad(), inputs, self._cached(), routing as routes, choosing as chosen:
                 made = self._model(torch.tensor([tokens]), use_cache=self._cache is not None)
                 logits = made.logits[0, : len(ids)].float().numpy()
         finally:
             for hook in hooks:
                 hook.remove()
         own = {layer: route.at(slice(len(ids))) for layer, route in routes.items()}
-        return ReferenceRun(seen, np.asarray(logits, np.float32), own)
+        chosen = {layer: found[: len(ids)] for layer, found in chosen.items()}
+        return ReferenceRun(seen, np.asarray(logits, np.float32), own, chosen)
 
     def _cached(self) -> contextlib.AbstractContextManager[None]:
         if self._cache is None:

@@ -50,7 +50,13 @@ class KimiK3Reference:
         self._forced: Mapping[int, Array] = NOTHING
         self._eps = self._config["rms_norm_eps"]
 
-    def run(self, ids: Sequence[int], longest: int = 0, forced: Mapping[int, Array] = NOTHING) -> ReferenceRun:
+    def run(
+        self,
+        ids: Sequence[int],
+        longest: int = 0,
+        forced: Mapping[int, Array] = NOTHING,
+        keys: Mapping[int, Array] = NOTHING,
+    ) -> ReferenceRun:
         """A full forward pass over a sequence, without a cache; the job's longest one changes nothing here.
 
         `forced` are the experts, [tokens, chosen] by layer, that its first tokens take in place of their own choice.

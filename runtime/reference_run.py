@@ -19,9 +19,10 @@ class ReferenceRun:
     """One sequence through the reference: the residual stream after each layer, and the logits of every position.
 
     `layers` starts with the embedding; all arrays are float32, [tokens, hidden] and [tokens, vocab]. `routes` holds
-    what the router of each expert layer would choose for itself.
+    what the router of each expert layer would choose for itself, and `keys` the indexer of each layer that has one.
     """
 
     layers: list[Array]
     logits: Array
     routes: Mapping[int, Routes] = field(default_factory=dict)
+    keys: Mapping[int, Array] = field(default_factory=dict)

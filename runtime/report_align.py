@@ -148,8 +148,8 @@ class AlignReport(JobDocument):
     `tolerance_of` says in words what `tolerance` bounds, and what the measured noise of rounding adds to it;
     `first_drift` names the first part beyond it. Weights that were quantised on loading are compared with the reference
     on what their codes mean; `cost` then says how far that is from the checkpoint's own weights, and `baseline` how far
-    our own run in a plain dtype is. `routing` tells of expert layers, `curve` of positions, and `not_finite` where our
-    numbers first left the finite range.
+    our own run in a plain dtype is. `routing` tells of expert layers, `keys` of what indexers chose (errors are shares
+    of a token's keys), `curve` of positions, and `not_finite` where our numbers first left the finite range.
     """
 
     schema_version: Literal[2] = 2  # type: ignore[assignment]  # every document has a version of its own
@@ -162,6 +162,7 @@ class AlignReport(JobDocument):
     tolerance: float
     tolerance_of: str
     verdict: Verdict
+    keys: tuple[LayerDrift, ...] = ()
     routing: RoutingReport | None = None
     cost: SideReport | None = None
     baseline: SideReport | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,7 @@ from ..emulator.kernels.binding import Thunk
 from ..emulator.payload import Site
 from ..isa.experts import ROUTE
 from ..isa.instruction import Array
+from ..isa.sparse import SELECT_KEYS
 from .places import layer_of, spans_of, speaks
 from .plan import JobPlan
 from .scheduler import Step
@@ -50,6 +51,12 @@ def join_routes(parts: Sequence[Routes]) -> Routes:
     )
 
 
+def join_keys(parts: Sequence[Array]) -> Array:
+    """Keys of several sequences, one after the other, short rows filled up with -1."""
+    most = max(part.shape[-1] for part in parts)
+    return np.concatenate([np.pad(part, ((0, 0), (0, most - part.shape[-1])), constant_values=-1) for part in parts])
+
+
 class RouteTap:
     """Keeps what the routers of every layer chose on the cards: `inspect` is for a Payload, `take` after every step."""
 
@@ -57,12 +64,19 @@ class RouteTap:
         self.plan = plan
         self._held: dict[tuple[int, int], Routes] = {}
         self._parts: dict[tuple[int, int], list[tuple[int, Routes]]] = defaultdict(list)
+        self._chosen: dict[tuple[int, int], Array] = {}
+        self._keys: dict[tuple[int, int], list[tuple[int, Array]]] = defaultdict(list)
 
     def inspect(self, site: Site) -> Thunk | None:
-        """For a router of the rank that speaks for its peers: what copies its choices."""
+        """For a router, or an indexer, of the rank that speaks for its peers: what copies its choices."""
         i, rank = site.instruction, site.image.rank
         layer = layer_of(self.plan, site)
-        if not isinstance(i, ROUTE) or layer is None or not speaks(self.plan, rank):
+        if layer is None or not speaks(self.plan, rank):
+            return None
+        if isinstance(i, SELECT_KEYS):
+            keys = site.memory.raw(i.dst)
+            return lambda: self._chosen.__setitem__((layer, rank), keys.copy())
+        if not isinstance(i, ROUTE):
             return None
 
         def thunk() -> None:
@@ -73,13 +87,29 @@ class RouteTap:
     def take(self, step: Step) -> None:
         """File what the step that has just run chose under its requests."""
         for (layer, rank), routes in self._held.items():
-            row = 0
-            for request, span in spans_of(self.plan, step, rank):
-                rows = slice(row, row + len(span))
-                row += len(span)
-                if span:
-                    self._parts[layer, request].append((span.start, routes.at(rows)))
+            for request, start, rows in self._rows(step, rank):
+                self._parts[layer, request].append((start, routes.at(rows)))
+        for (layer, rank), keys in self._chosen.items():
+            for request, start, rows in self._rows(step, rank):
+                self._keys[layer, request].append((start, keys[rows]))
         self._held.clear()
+        self._chosen.clear()
+
+    def _rows(self, step: Step, rank: int) -> Iterator[tuple[int, int, slice]]:
+        """(request, first position, rows) of all that a card computed."""
+        row = 0
+        for request, span in spans_of(self.plan, step, rank):
+            if span:
+                yield request, span.start, slice(row, row + len(span))
+            row += len(span)
+
+    def keys_of(self, request: int) -> dict[int, Array]:
+        """By layer, the keys that an indexer chose for all of a request's tokens in order; -1 fills up short rows."""
+        return {
+            layer: np.concatenate([part for _, part in sorted(parts, key=lambda item: item[0])])
+            for (layer, owner), parts in sorted(self._keys.items())
+            if owner == request
+        }
 
     def of(self, request: int) -> dict[int, Routes]:
         """By layer, the choices of all of a request's tokens in order, those of its cached part first."""

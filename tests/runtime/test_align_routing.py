@@ -88,8 +88,6 @@ def test_forced_routing_takes_the_flips_of_low_precision_out_of_both_error_and_n
 @pytest.mark.parametrize("family", EVERY_FAMILY)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_honest_models_raise_no_alarm_with_forced_routing(tmp_path: Path, family: str, dtype: str) -> None:
-    if family in SPARSE_FAMILIES and dtype != "float32":
-        pytest.skip("keys that an indexer chooses are not forced: align says so where a choice of keys may drift")
     report = align(job(saved(tmp_path, family, 1), dtype, cached_len=5), FORCED)
     assert report.first_drift is None
     assert report.routing is not None and all(part.unexplained == 0 for part in report.routing.layers)
@@ -148,6 +146,23 @@ def test_a_choice_that_is_wrong_is_named_without_forcing_too(tmp_path: Path, mon
     assert report.routing is not None
     flip = report.routing.layers[-1].first
     assert flip is not None and not flip.explained and flip.layer == 2
+
+
+def indexer_head_negated(config: Weights, weights: Weights) -> None:
+    weights["model.layers.1.self_attn.indexer.wk.weight"] *= -1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_keys_are_forced_too_and_a_fault_of_their_choice_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    sound = saved(tmp_path, "deepseek_v32")
+    honest = align(job(sound, dtype), FORCED)
+    assert honest.verdict == "aligned" and len(honest.keys) == 3
+    assert (honest.logits.max_rel or 1) < (1e-5 if dtype == "float32" else 0.1)  # a key more or less is beyond that
+    damaged = plant(sound, tmp_path / "damaged", indexer_head_negated, monkeypatch)
+    report = align(job(damaged, dtype), FORCED)
+    assert (report.verdict, report.first_drift) == ("drifted", "layer 1 keys")
 
 
 def test_a_dense_model_has_no_routing_to_force(tmp_path: Path) -> None:
