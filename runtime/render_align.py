@@ -28,6 +28,7 @@ def _parts(report: AlignReport) -> Iterator[RenderableType]:
     yield drift_table("Layer by layer", rows)
     if report.routing is not None:
         yield from _routing(report.routing)
+    yield from _keys(report)
     yield from _beside(report)
     yield from _extremes(report)
     yield from _curve(report)
@@ -174,3 +175,17 @@ def _curve(report: AlignReport) -> Iterator[RenderableType]:
 
 def _bar(value: float | None, longest: float) -> str:
     return "?" if value is None else "\u2588" * max(1, round(BAR * value / longest))
+
+
+def _keys(report: AlignReport) -> Iterator[RenderableType]:
+    """What indexers chose, where the reference was told to attend to the same."""
+    if not report.keys or report.routing is None or not report.routing.forced:
+        return
+    yield ""
+    rows = [
+        (part.name, "-" if part.max_abs is None else f"{part.max_abs:.0f}", scientific(part.max_rel))
+        + (scientific(part.rms_rel), "-" if part.noise_rms_rel is None else scientific(part.noise_rms_rel))
+        for part in report.keys
+    ]
+    columns = ("indexer", "keys of\na token", "share\nmax", "share\nrms", "rounding's\nrms")
+    yield table("Keys chosen otherwise by the reference", columns, rows)
