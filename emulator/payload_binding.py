@@ -34,6 +34,7 @@ LEFT_UNDEFINED = {
     ("grouped_matmul", Role.OUT),
     ("grouped_gated", Role.OUT),
     ("fused_grouped_matmul", Role.OUT),
+    ("fused_packed_grouped_matmul", Role.OUT),
     ("packed_grouped_matmul", Role.OUT),
     ("quantised_grouped_matmul", Role.OUT),
     ("grouped_quantise", Role.OUT),

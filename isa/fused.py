@@ -7,17 +7,17 @@ bytes of the buffers between.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
 from .arithmetic import Arithmetic
-from .dma import COPY, SCATTER
 from .dtype import decode
 from .experts import GROUPED_GATED, GROUPED_MATMUL, local_counts
 from .instruction import (
     Array,
+    Dim,
     Instruction,
     Memory,
     Shapes,
@@ -28,11 +28,10 @@ from .instruction import (
     require_apart,
     require_floats,
 )
-from .latent import LATENT_ATTENTION
-from .operands import ExtentName, In, InOut, OptionalIn, Out, Ref, Role
+from .operands import ExtentName, In, OptionalIn, Out, Ref, Role
 from .program import column_slice
-from .tensor import ATTENTION, MATMUL
-from .vector import ADD_RMSNORM, GATED, RMSNORM, ROPE, Activation
+from .tensor import MATMUL
+from .vector import ADD_RMSNORM, GATED, RMSNORM, Activation
 from .work import FusedShape, Unit, Work
 
 OptionalOut = Annotated[Ref | None, Role.OUT]
@@ -164,6 +163,36 @@ def execute_parts(fused: Fused, m: Memory) -> None:
         part.execute(inner)
 
 
+def around(i: Any, t: Shapes, outputs: Dim, product: Callable[[Ref, Ref], Instruction]) -> Parts:
+    """A norm where there is one, product(dst, a) of so many outputs, and a gate where there is one."""
+    between: dict[str, TensorType] = {}
+    made: list[Instruction] = []
+    a, dst = i.a, i.dst
+    if i.norm is not None:
+        between["fused/normed"], a = t.type_of(i.a), Ref("fused/normed")
+        if i.delta is not None and i.total is not None:
+            made.append(ADD_RMSNORM(a, i.total, i.delta, i.norm, i.eps, i.plus_one))
+        else:
+            made.append(RMSNORM(a, i.a, i.norm, i.eps, i.plus_one))
+    if i.activation != "none":
+        wide = TensorType(t.type_of(i.dst).dtype, (*t.type_of(i.a).shape[:-1], outputs))
+        between["fused/halves"], dst = wide, Ref("fused/halves")
+    made.append(product(dst, a))
+    if i.activation != "none":
+        made.append(GATED(i.dst, dst, i.activation))
+    return Parts(between, tuple(made))
+
+
+def check_around(i: Any, t: Shapes) -> None:
+    """Raise ProgramError where nothing stands around a product, or what does breaks its rules."""
+    require(i.norm is not None or i.activation != "none", i, "nothing is fused: write a matmul")
+    summed = i.delta is not None
+    require(not summed or i.norm is not None, i, "delta is added before a norm, and there is none")
+    require(i.total == (i.a if summed else None), i, "total must be a where there is a delta, else absent")
+    require_apart(i, i.dst, i.a, i.delta, i.norm)
+    check_parts(i, t)
+
+
 class FUSED_MATMUL(Instruction, opcode=0xA8, unit=Unit.TENSOR):
     """A matrix product with what stands before and after it: dst = gated(rmsnorm(a (+ delta)) @ w^T (+ bias)).
 
@@ -185,31 +214,12 @@ class FUSED_MATMUL(Instruction, opcode=0xA8, unit=Unit.TENSOR):
 
     def parts(self, t: Shapes) -> Parts:
         """The norm where there is one, the product, the gate where there is one."""
-        between: dict[str, TensorType] = {}
-        made: list[Instruction] = []
-        a, dst = self.a, self.dst
-        if self.norm is not None:
-            between["fused/normed"], a = t.type_of(self.a), Ref("fused/normed")
-            if self.delta is not None and self.total is not None:
-                made.append(ADD_RMSNORM(a, self.total, self.delta, self.norm, self.eps, self.plus_one))
-            else:
-                made.append(RMSNORM(a, self.a, self.norm, self.eps, self.plus_one))
-        if self.activation != "none":
-            wide = (*t.type_of(self.a).shape[:-1], *t.type_of(self.w).shape[:1])
-            between["fused/halves"], dst = TensorType(t.type_of(self.dst).dtype, wide), Ref("fused/halves")
-        made.append(MATMUL(dst, a, self.w, self.bias))
-        if self.activation != "none":
-            made.append(GATED(self.dst, dst, self.activation))
-        return Parts(between, tuple(made))
+        outputs = t.type_of(self.w).shape[0]
+        return around(self, t, outputs, lambda dst, a: MATMUL(dst, a, self.w, self.bias))
 
     def check(self, t: Shapes) -> None:
         require_floats(self, t, *(ref for ref, _ in self.refs()))
-        require(self.norm is not None or self.activation != "none", self, "nothing is fused: write a matmul")
-        summed = self.delta is not None
-        require(not summed or self.norm is not None, self, "delta is added before a norm, and there is none")
-        require(self.total == (self.a if summed else None), self, "total must be a where there is a delta, else absent")
-        require_apart(self, self.dst, self.a, self.delta, self.norm)
-        check_parts(self, t)
+        check_around(self, t)
 
     def work(self, s: Sizes) -> Work:
         return work_of_parts(self, s)
@@ -252,131 +262,6 @@ class FUSED_GROUPED_MATMUL(Instruction, opcode=0xAA, unit=Unit.TENSOR):
     def work(self, s: Sizes) -> Work:
         rows = local_counts(self, s, self.extent, self.at, self._experts(s), s.shape(self.a)[0])
         return work_of_parts(self, s, sum(rows))
-
-    def execute(self, m: Memory) -> None:
-        execute_parts(self, m)
-
-
-class ROPE_ATTENTION(Instruction, opcode=0xA9, unit=Unit.TENSOR):
-    """The rope of queries and keys, the scatter of keys and values into the cache, and attention, in one.
-
-    qkv is [tokens, queries | keys | values] and stays as it is; the first `rotary_dim` elements of each query and key
-    head are rotated, and what goes to the cache is the rotated keys and the values.
-    """
-
-    dst: Out
-    cache: InOut
-    qkv: In
-    cos: In
-    sin: In
-    positions: In
-    slots: In
-    tables: In
-    q_lens: In
-    kv_lens: In
-    q_extent: ExtentName
-    kv_extent: ExtentName
-    rotary_dim: int
-    interleaved: bool
-    heads: int
-    kv_heads: int
-    qk_dim: int
-    v_dim: int
-    scale: float
-    window: int
-    sinks: OptionalIn
-    chunk: int
-    soft_cap: float
-
-    def parts(self, t: Shapes) -> Parts:
-        """A copy of qkv, rotated, scattered and attended to."""
-        turned, rows = "fused/turned", t.type_of(self.qkv)
-        queries, keys = self.heads * self.qk_dim, self.kv_heads * self.qk_dim
-        q, both = Ref(turned, 0, queries), Ref(turned, 0, queries + keys)
-        cached = Ref(turned, queries, self.kv_heads * (self.qk_dim + self.v_dim))
-        rotation = (self.cos, self.sin, self.positions, self.qk_dim, self.rotary_dim, self.interleaved)
-        own = {name: getattr(self, name) for name in ATTENTION.operands if name in self.operands}
-        made = (
-            COPY(Ref(turned), self.qkv),
-            ROPE(both, *rotation),
-            SCATTER(self.cache, cached, self.slots),
-            ATTENTION(q=q, **own),
-        )
-        return Parts({turned: rows}, made)
-
-    def check(self, t: Shapes) -> None:
-        for name in ("heads", "kv_heads", "qk_dim", "v_dim"):
-            require(getattr(self, name) > 0, self, f"{name} must be above 0")
-        wide = self.heads * self.qk_dim + self.kv_heads * (self.qk_dim + self.v_dim)
-        row = t.type_of(self.qkv)
-        require(row.shape[-1] == wide, self, f"qkv is {row}, must be [tokens, {wide}]")
-        check_parts(self, t)
-
-    def work(self, s: Sizes) -> Work:
-        return work_of_parts(self, s)
-
-    def execute(self, m: Memory) -> None:
-        execute_parts(self, m)
-
-
-class ROPE_LATENT_ATTENTION(Instruction, opcode=0xAB, unit=Unit.TENSOR):
-    """The ropes of queries and of the shared key, the scatter of latents into the cache, and latent attention, in one.
-
-    latents is [tokens, latent_dim + rope_dim]: its last rope_dim columns and every head of q_rope are rotated; both
-    stay as they are, and what goes to the cache is latents with these columns rotated.
-    """
-
-    dst: Out
-    cache: InOut
-    latents: In
-    q_nope: In
-    q_rope: In
-    w: In
-    cos: In
-    sin: In
-    positions: In
-    slots: In
-    tables: In
-    q_lens: In
-    kv_lens: In
-    q_extent: ExtentName
-    kv_extent: ExtentName
-    rotary_dim: int
-    interleaved: bool
-    heads: int
-    nope_dim: int
-    rope_dim: int
-    v_dim: int
-    scale: float
-
-    def parts(self, t: Shapes) -> Parts:
-        """Copies of queries and latents, rotated; the latents scattered; and attention."""
-        q, row, cached = Ref("fused/queries"), Ref("fused/row"), t.type_of(self.latents)
-        shared = Ref(row.buffer, int(cached.shape[-1]) - self.rope_dim, self.rope_dim)
-        rotation = (self.cos, self.sin, self.positions, self.rope_dim, self.rotary_dim, self.interleaved)
-        own = {name: getattr(self, name) for name in LATENT_ATTENTION.operands if name in self.operands}
-        made = (
-            COPY(q, self.q_rope),
-            ROPE(q, *rotation),
-            COPY(row, self.latents),
-            ROPE(shared, *rotation),
-            SCATTER(self.cache, row, self.slots),
-            LATENT_ATTENTION(**own | {"q_rope": q}),
-        )
-        return Parts({q.buffer: t.type_of(self.q_rope), row.buffer: cached}, made)
-
-    def check(self, t: Shapes) -> None:
-        row = t.type_of(self.latents)
-        wide = row.shape[-1]
-        require(
-            isinstance(wide, int) and 0 < self.rope_dim < wide,
-            self,
-            f"latents is {row}, must be [tokens, latent + {self.rope_dim}]",
-        )
-        check_parts(self, t)
-
-    def work(self, s: Sizes) -> Work:
-        return work_of_parts(self, s)
 
     def execute(self, m: Memory) -> None:
         execute_parts(self, m)

@@ -14,6 +14,8 @@ from . import (
     elementary,
     experts,
     fused,
+    fused_attention,
+    fused_packed,
     latent,
     link,
     partial,
@@ -45,6 +47,7 @@ MODULES = (
     residual,
     situ,
     fused,
+    fused_attention,
     quantised,
     experts,
     dispatch,
@@ -55,6 +58,7 @@ MODULES = (
     ragged,
     control,
     products,
+    fused_packed,
     activations,
 )
 INSTRUCTIONS: dict[str, type[Instruction]] = dict(sorted(REGISTRY.items(), key=lambda item: item[1].opcode))

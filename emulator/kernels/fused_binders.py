@@ -7,7 +7,9 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from ...isa.fused import FUSED_GROUPED_MATMUL, FUSED_MATMUL, ROPE_ATTENTION, ROPE_LATENT_ATTENTION, InnerShapes
+from ...isa.fused import FUSED_GROUPED_MATMUL, FUSED_MATMUL, Fused, InnerShapes
+from ...isa.fused_attention import ROPE_ATTENTION, ROPE_LATENT_ATTENTION
+from ...isa.fused_packed import FUSED_PACKED_GROUPED_MATMUL, FUSED_PACKED_MATMUL
 from ...isa.instruction import Array
 from ...isa.meaning import ArrayMemory
 from ...isa.operands import Ref
@@ -26,9 +28,7 @@ def _array(name: str, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Ar
     return found
 
 
-def bind_parts(
-    instruction: FUSED_MATMUL | FUSED_GROUPED_MATMUL | ROPE_ATTENTION | ROPE_LATENT_ATTENTION, memory: ArrayMemory
-) -> Thunk:
+def bind_parts(instruction: Fused, memory: ArrayMemory) -> Thunk:
     """The thunks of the parts, one after the other."""
     parts = instruction.parts(memory)
     inner = InnerShapes(memory, parts.between)
@@ -47,7 +47,7 @@ def bind_parts(
     return thunk
 
 
-kernel_of(FUSED_MATMUL, obeys=True)(bind_parts)
-kernel_of(FUSED_GROUPED_MATMUL, obeys=True)(bind_parts)
-kernel_of(ROPE_ATTENTION, obeys=True)(bind_parts)
-kernel_of(ROPE_LATENT_ATTENTION, obeys=True)(bind_parts)
+for _products in (FUSED_MATMUL, FUSED_GROUPED_MATMUL, FUSED_PACKED_MATMUL, FUSED_PACKED_GROUPED_MATMUL):
+    kernel_of(_products, obeys=True)(bind_parts)
+for _attention in (ROPE_ATTENTION, ROPE_LATENT_ATTENTION):
+    kernel_of(_attention, obeys=True)(bind_parts)

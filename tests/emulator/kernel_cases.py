@@ -19,7 +19,9 @@ from siltwin.isa.formats.form import form_of, parse_form
 from siltwin.isa.formats.packing import pack_words
 from siltwin.isa.formats.quantise import quantise
 from siltwin.isa.formats.scheme import SCHEMES
-from siltwin.isa.fused import FUSED_GROUPED_MATMUL, FUSED_MATMUL, ROPE_ATTENTION, ROPE_LATENT_ATTENTION
+from siltwin.isa.fused import FUSED_GROUPED_MATMUL, FUSED_MATMUL
+from siltwin.isa.fused_attention import ROPE_ATTENTION, ROPE_LATENT_ATTENTION
+from siltwin.isa.fused_packed import FUSED_PACKED_GROUPED_MATMUL, FUSED_PACKED_MATMUL
 from siltwin.isa.instruction import Instruction, TensorType
 from siltwin.isa.latent import LATENT_ATTENTION
 from siltwin.isa.meaning import ArrayMemory
@@ -837,6 +839,27 @@ def packed_product(scheme: str, experts: int = 0, **parts: int) -> Callable[...,
     return made
 
 
+def fused_packed(grouped: bool) -> Callable[[np.random.Generator, DType, int, int], Case]:
+    """A gated product with packed weights, of rows that are normed first where they are no experts'."""
+
+    def made(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+        case = packed_product("int8_channel", experts=5 if grouped else 0)(rng, d, m, 2 * n)
+        i = case.instruction
+        entries = {name: (case.kinds[name], array) for name, array in case.arrays.items()}
+        entries["o"] = (d, numbers(rng, d, len(case.arrays["o"]), n))
+        own = {name: getattr(i, name) for name in i.operands}
+        if grouped:
+            instruction = FUSED_PACKED_GROUPED_MATMUL(**own, activation="silu")
+        else:
+            entries["f"] = (d, numbers(rng, d, case.arrays["a"].shape[1]))
+            around = {"total": None, "delta": None, "norm": Ref("f"), "eps": 1e-5, "plus_one": m % 2 == 0}
+            instruction = FUSED_PACKED_MATMUL(**own, **around, activation="silu")
+        floor = 4e-6 if d is FP32 else 2e-2
+        return build(instruction, entries, ulps=8, fp32_ulps=64, floor=floor, extents=case.extents)
+
+    return made
+
+
 def fused_grouped_matmul(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
     counts, k = grouped_rows(rng, m), n + 3
     total = int(counts[1:].sum()) + 2
@@ -1092,6 +1115,8 @@ CASES: dict[str, Callable[[np.random.Generator, DType, int, int], Case]] = {
     "fused_matmul add": fused_matmul("add", "silu"),
     "fused_matmul gated": fused_matmul("none", "gelu_tanh"),
     "fused_grouped_matmul": fused_grouped_matmul,
+    "fused_packed_matmul": fused_packed(grouped=False),
+    "fused_packed_grouped_matmul": fused_packed(grouped=True),
     "rope_attention": rope_attention,
     "rope_latent_attention": rope_latent_attention,
     "gated_delta": gated_delta,

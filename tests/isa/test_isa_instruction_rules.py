@@ -122,6 +122,16 @@ LEGAL: dict[str, tuple[str, str]] = {
         "dst=%d codes=%c scales=%s form=int4/nibbles/1x32/fp32 zeros=%z divisors=%v index=%i phase=0",
         "d: bf16[6, 70]; c: uint8[6, 35]; s: bf16[6, 3]; z: int8[6, 3]; v: fp32[2]; i: int32[6]",
     ),
+    "fused_packed_matmul": (
+        "dst=%d total=%a a=%a delta=%e norm=%n codes=%c scales=%s form=int4/nibbles/1x32/fp32 bias=%b zeros=- "
+        "divisors=- index=- phase=0 eps=1e-06 plus_one=no activation=silu",
+        "d: bf16[t, 3]; a: bf16[t, 70]; e: bf16[t, 70]; n: bf16[70]; c: uint8[6, 35]; s: bf16[6, 3]; b: bf16[6]",
+    ),
+    "fused_packed_grouped_matmul": (
+        "dst=%d a=%a codes=%c scales=%s form=mxfp4/nibbles/1x32/fp32 counts=%n extent=q_lens at=0 bias=%b zeros=- "
+        "divisors=- index=- phase=0 activation=silu",
+        "d: bf16[t, 3]; a: bf16[t, 70]; c: uint8[2, 6, 35]; s: e8m0[2, 6, 3]; n: int32[n]; b: bf16[2, 6]",
+    ),
     "packed_matmul": (
         "dst=%d a=%a codes=%c scales=%s form=int4/nibbles/1x32/fp32 bias=%b zeros=- divisors=- index=- phase=0",
         "d: bf16[t, 6]; a: bf16[t, 70]; c: uint8[6, 35]; s: bf16[6, 3]; b: bf16[6]",
@@ -636,6 +646,9 @@ BROKEN: list[tuple[str, str, str]] = [  # mnemonic, "what was -> what stands ins
     ("fused_matmul", "n: fp32[6] -> n: fp32[4]", "must divide rows"),
     ("fused_matmul", "activation=silu -> activation=none", "dst is .* must be .*8"),
     ("fused_grouped_matmul", "d: bf16[n, 4] -> d: bf16[n, 8]", "must be half of"),
+    ("fused_packed_matmul", "total=%a -> total=-", "total must be a where there is a delta"),
+    ("fused_packed_matmul", "c: uint8[6, 35] -> c: uint8[5, 35]", "must be uint8.6, 35."),
+    ("fused_packed_grouped_matmul", "d: bf16[t, 3] -> d: bf16[t, 4]", "must be"),
     ("fused_grouped_matmul", "w: bf16[4, 8, 4] -> w: bf16[32, 4]", "w is .*must be"),
     ("rope_latent_attention", "x: bf16[t, 22] -> x: bf16[t, 6]", "latents is .* must be .tokens, latent . 6."),
     ("rope_latent_attention", "rotary_dim=6 -> rotary_dim=8", "rotary_dim must be even, within a head"),

@@ -130,6 +130,16 @@ EXAMPLES = {
         "dst=%d codes=%c scales=%s form=int4/nibbles/1x32/fp32 zeros=- divisors=- index=- phase=0",
         "d:bf16[6,70] c:uint8[6,35] s:bf16[6,3]",
     ),
+    "fused_packed_matmul": (
+        "dst=%d total=- a=%a delta=- norm=%n codes=%c scales=%s form=int4/nibbles/1x32/fp32 bias=- zeros=- divisors=- "
+        "index=- phase=0 eps=1e-06 plus_one=no activation=none",
+        "d:bf16[t,6] a:bf16[t,70] n:bf16[70] c:uint8[6,35] s:bf16[6,3]",
+    ),
+    "fused_packed_grouped_matmul": (
+        "dst=%d a=%a codes=%c scales=%s form=mxfp4/nibbles/1x32/fp32 counts=%n extent=ql at=0 bias=%b zeros=- "
+        "divisors=- index=- phase=0 activation=silu",
+        "d:bf16[t,3] a:bf16[t,70] c:uint8[2,6,35] s:e8m0[2,6,3] n:int32[n] b:bf16[2,6]",
+    ),
     "packed_matmul": (
         "dst=%d a=%a codes=%c scales=%s form=int4/nibbles/1x32/fp32 bias=%b zeros=- divisors=- index=- phase=0",
         "d:bf16[t,6] a:bf16[t,70] c:uint8[6,35] s:bf16[6,3] b:bf16[6]",

@@ -152,8 +152,8 @@ def test_a_name_that_is_no_fusion_is_refused(text: str, says: str) -> None:
 
 
 def test_a_card_without_the_fused_instruction_is_refused(places: Path) -> None:
-    asked = job(places, "llama", "swiglu", overrides=(("native", "all,-fused_matmul,-fused_grouped_matmul"),))
-    with pytest.raises(ConfigError, match="--fuse swiglu makes fused_matmul or fused_grouped_matmul, which is not"):
+    asked = job(places, "llama", "norm-matmul", overrides=(("native", "all,-fused_matmul,-fused_packed_matmul"),))
+    with pytest.raises(ConfigError, match="makes fused_matmul or fused_packed_matmul, none of which is native"):
         run_job(asked)
 
 
@@ -205,6 +205,16 @@ def test_refs_of_the_fused_product_are_those_of_norm_and_product() -> None:
     assert {ref for ref, _ in fused.refs()} == {Ref("o"), Ref("x"), Ref("w"), Ref("m")}
     assert made.blocks[0].locals == ()
     assert [change.old for change in rewritten] == [tuple(map(parse_instruction, (NORM, PRODUCT)))]
+
+
+@pytest.mark.parametrize("family", ["llama", "mixtral"])
+def test_packed_products_take_norms_and_gates_too(places: Path, family: str) -> None:
+    plain, fused = (run_job(job(places, family, name, weights="int8")) for name in ("none", "all"))
+    assert plain.logits is not None and fused.logits is not None
+    for key, rows in plain.logits.items():
+        np.testing.assert_array_equal(fused.logits[key], rows)
+    into = {name for item in fused.report.passes for name in item.into}
+    assert ("fused_packed_grouped_matmul" if family == "mixtral" else "fused_packed_matmul") in into
 
 
 def test_packed_weights_are_decoded_in_the_product_unless_told_otherwise(places: Path) -> None:

@@ -51,7 +51,7 @@ def fuse(
     for name in names:
         makes = [kind.mnemonic for kind in FUSIONS[name].makes]
         if not set(makes) & set(native):
-            raise ConfigError(f"--fuse {name} makes {' or '.join(makes)}, which is not native to the card")
+            raise ConfigError(f"--fuse {name} makes {' or '.join(makes)}, none of which is native to the card")
     blocks, rewritten = [], list[Rewritten]()
     for block in program.blocks:
         editor = BlockEditor(program, block, queue_of)

@@ -4,33 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from ....isa.experts import GROUPED_GATED, GROUPED_MATMUL
 from ....isa.fused import FUSED_GROUPED_MATMUL, FUSED_MATMUL
+from ....isa.fused_packed import FUSED_PACKED_GROUPED_MATMUL, FUSED_PACKED_MATMUL
+from ....isa.products import PACKED_GROUPED_MATMUL, PACKED_MATMUL
 from ....isa.tensor import MATMUL
 from ....isa.vector import ADD_RMSNORM, GATED, RMSNORM
 from .window import Found, Window, fusion
 
+Fusable = MATMUL | FUSED_MATMUL | PACKED_MATMUL | FUSED_PACKED_MATMUL
+FUSABLE = (MATMUL, FUSED_MATMUL, PACKED_MATMUL, FUSED_PACKED_MATMUL)
+BARE = {"total": None, "delta": None, "norm": None, "eps": 0.0, "plus_one": False, "activation": "none"}
 
-def _as_fused(product: MATMUL | FUSED_MATMUL) -> FUSED_MATMUL:
+
+def _as_fused(product: Fusable) -> FUSED_MATMUL | FUSED_PACKED_MATMUL:
     """A matrix product in the form that takes a norm before it and a gate after it."""
-    if isinstance(product, FUSED_MATMUL):
-        return product
-    return FUSED_MATMUL(
-        dst=product.dst,
-        total=None,
-        a=product.a,
-        delta=None,
-        norm=None,
-        w=product.w,
-        bias=product.bias,
-        eps=0.0,
-        plus_one=False,
-        activation="none",
-    )
+    own: dict[str, Any] = {name: getattr(product, name) for name in product.operands}
+    if isinstance(product, MATMUL):
+        return FUSED_MATMUL(**own | BARE)
+    if isinstance(product, PACKED_MATMUL):
+        return FUSED_PACKED_MATMUL(**own | BARE)
+    return product
 
 
-@fusion("norm-matmul", FUSED_MATMUL)
+def _has_form(window: Window, product: Fusable) -> bool:
+    """Whether the card has the fused form of a product."""
+    packed = isinstance(product, PACKED_MATMUL | FUSED_PACKED_MATMUL)
+    return (FUSED_PACKED_MATMUL if packed else FUSED_MATMUL).mnemonic in window.native
+
+
+@fusion("norm-matmul", FUSED_MATMUL, FUSED_PACKED_MATMUL)
 def norm_matmul(window: Window) -> Iterator[Found]:
     """A norm of whole rows whose only reader is a matrix product, which then norms its rows itself."""
     for index in window.at((RMSNORM, ADD_RMSNORM)):
@@ -40,7 +45,9 @@ def norm_matmul(window: Window) -> Iterator[Found]:
         if readers is None or len(readers) != 1:
             continue
         place, product = readers[0], window.body[readers[0]]
-        if not isinstance(product, MATMUL | FUSED_MATMUL) or product.a != norm.dst or _norms(product):
+        if not isinstance(product, Fusable) or product.a != norm.dst or _norms(product):
+            continue
+        if not _has_form(window, product):
             continue
         dst, x = window.editor.type_of(norm.dst), window.editor.type_of(norm.x)
         if dst != x or window.editor.type_of(norm.weight).shape != x.shape[-1:]:
@@ -61,25 +68,24 @@ def norm_matmul(window: Window) -> Iterator[Found]:
         yield window.replace((index, place), fused), fused
 
 
-def _norms(product: MATMUL | FUSED_MATMUL) -> bool:
-    return isinstance(product, FUSED_MATMUL) and product.norm is not None
+def _norms(product: Fusable) -> bool:
+    return isinstance(product, FUSED_MATMUL | FUSED_PACKED_MATMUL) and product.norm is not None
 
 
-@fusion("swiglu", FUSED_MATMUL, FUSED_GROUPED_MATMUL)
+@fusion("swiglu", FUSED_MATMUL, FUSED_PACKED_MATMUL, FUSED_GROUPED_MATMUL, FUSED_PACKED_GROUPED_MATMUL)
 def swiglu(window: Window) -> Iterator[Found]:
     """The product of gate and up halves with the gate, of whatever activation: dense ones, and those of experts."""
-    if FUSED_MATMUL.mnemonic in window.native:
-        yield from _swiglu(window)
-    if FUSED_GROUPED_MATMUL.mnemonic in window.native:
-        yield from _swiglu_of_experts(window)
+    yield from _swiglu(window)
+    yield from _swiglu_of_experts(window)
 
 
 def _swiglu(window: Window) -> Iterator[Found]:
     """A matrix product of both halves whose only reader is the gate."""
-    for index in window.at((MATMUL, FUSED_MATMUL)):
+    for index in window.at(FUSABLE):
         product = window.body[index]
-        assert isinstance(product, MATMUL | FUSED_MATMUL)
-        if isinstance(product, FUSED_MATMUL) and product.activation != "none":
+        assert isinstance(product, Fusable)
+        made = _as_fused(product)
+        if made.activation != "none" or not _has_form(window, product):
             continue
         readers = window.only_readers(index, product.dst)
         if readers is None or len(readers) != 1:
@@ -91,7 +97,6 @@ def _swiglu(window: Window) -> Iterator[Found]:
         used = [ref for ref, _ in product.refs() if ref != product.dst]
         if wide.dtype != half.dtype or gated.dst.overlaps(product.a) or not window.untouched(used, index, place):
             continue
-        made = _as_fused(product)
         if made.total is not None and not window.untouched((made.total,), index, place, reads=True):
             continue
         fused = replace(made, dst=gated.dst, activation=gated.activation)
@@ -100,22 +105,24 @@ def _swiglu(window: Window) -> Iterator[Found]:
 
 def _swiglu_of_experts(window: Window) -> Iterator[Found]:
     """The grouped product of experts' gate and up halves whose only reader is the gate over the same rows."""
-    for index in window.at(GROUPED_MATMUL):
+    for index in window.at((GROUPED_MATMUL, PACKED_GROUPED_MATMUL)):
         product = window.body[index]
-        assert isinstance(product, GROUPED_MATMUL)
+        assert isinstance(product, GROUPED_MATMUL | PACKED_GROUPED_MATMUL)
+        form = FUSED_GROUPED_MATMUL if isinstance(product, GROUPED_MATMUL) else FUSED_PACKED_GROUPED_MATMUL
         readers = window.only_readers(index, product.dst)
-        if readers is None or len(readers) != 1:
+        if form.mnemonic not in window.native or readers is None or len(readers) != 1:
             continue
         place, gated = readers[0], window.body[readers[0]]
         if not isinstance(gated, GROUPED_GATED) or gated.x != product.dst:
             continue
-        rows = (product.counts, product.extent, product.at, window.editor.type_of(product.w).shape[0])
+        matrices = product.w if isinstance(product, GROUPED_MATMUL) else product.codes
+        rows = (product.counts, product.extent, product.at, window.editor.type_of(matrices).shape[0])
         wide, half = window.editor.type_of(product.dst), window.editor.type_of(gated.dst)
         used = [ref for ref, _ in product.refs() if ref != product.dst]
         if rows != (gated.counts, gated.extent, gated.at, gated.experts) or wide.dtype != half.dtype:
             continue
         if gated.dst.overlaps(product.a) or not window.untouched(used, index, place):
             continue
-        own = {name: getattr(product, name) for name in product.operands if name != "dst"}
-        fused = FUSED_GROUPED_MATMUL(dst=gated.dst, activation=gated.activation, **own)
+        own: dict[str, Any] = {name: getattr(product, name) for name in product.operands}
+        fused = form(**own | {"dst": gated.dst, "activation": gated.activation})
         yield window.replace((index, place), fused), fused

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 
 from ....isa.dma import SCATTER
-from ....isa.fused import ROPE_ATTENTION, ROPE_LATENT_ATTENTION
+from ....isa.fused_attention import ROPE_ATTENTION, ROPE_LATENT_ATTENTION
 from ....isa.instruction import Instruction
 from ....isa.latent import LATENT_ATTENTION
 from ....isa.operands import Ref
