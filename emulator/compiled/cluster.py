@@ -23,9 +23,9 @@ from ..timeline import Timeline
 from . import machine as c
 from .calendar import CompiledCalendar
 from .flatten import FlatProgram, op_rows
-from .loop import make_ready
 from .machine import BOUNDS, NONE
 from .meetings import Encounter, Matching
+from .queues import make_ready
 from .spans import CardSpans, SpanTable
 from .waiters import waiters
 

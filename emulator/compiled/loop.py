@@ -2,7 +2,7 @@
 
 The rules are those of the SimPy engine (`calendar.engine`, `card_queue`, `exchange`): at a timestamp all that ends,
 signals and issues runs to a fixpoint, then resources are divided anew, once a round. Numba's cache does not see changes
-in other files: after one in `activities.py`, `sharing.py` or `calendar/`, clear it.
+in other files: after one in a file it calls, clear it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from ..calendar import flows as f
 from ..calendar.solver import Ints
 from . import activities as a
 from . import machine as c
+from . import queues as q
 from . import sharing
 from .machine import Machine
 
@@ -104,63 +105,8 @@ def end(mem: Ints, slot: int, bound: int) -> None:
     if mem[row + c.STEP] == c.DISPATCHING:  # of a control instruction, or of the sum of an eager message
         mem[row + c.STEP] = c.DISPATCHED
     else:
-        finish_entry(mem, slot, mem[row + c.ISSUED], bound, NONE)
-    make_ready(mem, slot)
-
-
-@njit(cache=True)
-def make_ready(mem: Ints, queue: int) -> None:
-    """A queue may go on."""
-    row = mem[c.QUEUES] + queue * c.QUEUE_COLUMNS
-    if not mem[row + c.IS_READY]:
-        mem[row + c.IS_READY] = 1
-        mem[mem[c.READY_LIST] + mem[c.READY]] = queue
-        mem[c.READY] += 1
-
-
-@njit(cache=True)
-def finish_entry(mem: Ints, queue: int, start: int, bound: int, late: int) -> None:
-    """The instruction that a queue is at has ended: write its span, signal, go on to the next."""
-    row = mem[c.QUEUES] + queue * c.QUEUE_COLUMNS
-    run, pc = mem[c.RUNS] + mem[row + c.RUN] * c.RUN_COLUMNS, mem[row + c.PC]
-    span = mem[c.SPANS] + (mem[run + c.R_SPANS] + pc - mem[run + c.R_FIRST]) * c.SPAN_COLUMNS
-    mem[span + c.S_ISSUED], mem[span + c.S_START] = mem[row + c.ISSUED], start
-    mem[span + c.S_END], mem[span + c.S_BOUND], mem[span + c.S_LATE] = mem[c.NOW], bound, late
-    signal(mem, mem[run + c.R_SEMAPHORES] + mem[mem[c.ENTRIES] + pc * c.ENTRY_COLUMNS + c.OWN], 1)
-    mem[row + c.PC] = pc + 1
-    mem[row + c.STEP], mem[row + c.WAITED] = c.FETCH, 0
-
-
-@njit(cache=True)
-def signal(mem: Ints, semaphore: int, count: int) -> None:
-    """Raise a semaphore, and wake the queues whose wait that satisfies."""
-    at = mem[c.SEMAPHORES] + 2 * semaphore
-    mem[at + c.VALUE] += count
-    queue, kept = mem[at + c.FIRST_BLOCKED], NONE
-    while queue != NONE:
-        row = mem[c.QUEUES] + queue * c.QUEUE_COLUMNS
-        after = mem[row + c.NEXT_BLOCKED]
-        if mem[row + c.NEED] <= mem[at + c.VALUE]:
-            mem[row + c.BLOCKED_ON] = NONE
-            make_ready(mem, queue)
-        else:
-            mem[row + c.NEXT_BLOCKED] = kept
-            kept = queue
-        queue = after
-    mem[at + c.FIRST_BLOCKED] = kept
-
-
-@njit(cache=True)
-def blocks(mem: Ints, queue: int, semaphore: int, need: int) -> bool:
-    """Whether a semaphore is too low yet; the queue is then woken when it is not."""
-    at = mem[c.SEMAPHORES] + 2 * semaphore
-    if mem[at + c.VALUE] >= need:
-        return False
-    row = mem[c.QUEUES] + queue * c.QUEUE_COLUMNS
-    mem[row + c.NEED], mem[row + c.BLOCKED_ON] = need, semaphore
-    mem[row + c.NEXT_BLOCKED] = mem[at + c.FIRST_BLOCKED]
-    mem[at + c.FIRST_BLOCKED] = queue
-    return True
+        q.finish_entry(mem, slot, mem[row + c.ISSUED], bound, NONE)
+    q.make_ready(mem, slot)
 
 
 @njit(cache=True)
@@ -168,10 +114,10 @@ def advance(mem: Ints, queue: int) -> None:
     """Let a queue go on until it must wait."""
     row = mem[c.QUEUES] + queue * c.QUEUE_COLUMNS
     while mem[row + c.BLOCKED_ON] == NONE:
-        if mem[row + c.RUN] == NONE and not take_run(mem, queue):
+        if mem[row + c.RUN] == NONE and not q.take_run(mem, queue):
             return
         if mem[row + c.PC] == mem[row + c.END]:
-            end_run(mem, queue)
+            q.end_run(mem, queue)
             continue
         run = mem[c.RUNS] + mem[row + c.RUN] * c.RUN_COLUMNS
         entry = mem[c.ENTRIES] + mem[row + c.PC] * c.ENTRY_COLUMNS
@@ -179,7 +125,7 @@ def advance(mem: Ints, queue: int) -> None:
         if step == c.FETCH:
             while mem[row + c.WAITED] < mem[entry + c.WAIT_COUNT]:
                 wait = mem[c.WAITS] + 2 * (mem[entry + c.FIRST_WAIT] + mem[row + c.WAITED])
-                if blocks(mem, queue, mem[run + c.R_SEMAPHORES] + mem[wait + c.INDEX], mem[wait + c.REACH]):
+                if q.blocks(mem, queue, mem[run + c.R_SEMAPHORES] + mem[wait + c.INDEX], mem[wait + c.REACH]):
                     return
                 mem[row + c.WAITED] += 1
             mem[row + c.ISSUED] = mem[c.NOW]
@@ -189,43 +135,6 @@ def advance(mem: Ints, queue: int) -> None:
             receive(mem, queue, run, entry)
         elif step != c.DISPATCHED or not dispatched(mem, queue, run, entry):
             return
-
-
-@njit(cache=True)
-def take_run(mem: Ints, queue: int) -> bool:
-    """Begin with the next program in the inbox; False if there is none."""
-    row = mem[c.QUEUES] + queue * c.QUEUE_COLUMNS
-    run = mem[row + c.INBOX]
-    if run == NONE:
-        return False
-    after = mem[mem[c.RUNS] + run * c.RUN_COLUMNS + c.R_AFTER]
-    if after != NONE and mem[mem[c.RUNS] + after * c.RUN_COLUMNS + c.R_LEFT]:
-        return False  # its end makes this queue ready
-    queues = mem[c.QUEUES_A_CARD]
-    number = queue % queues
-    part = mem[c.PARTS] + 2 * (run * queues + number)
-    mem[row + c.INBOX] = mem[mem[c.INBOXES] + run * queues + number]
-    mem[row + c.RUN], mem[row + c.STEP], mem[row + c.WAITED] = run, c.FETCH, 0
-    mem[row + c.PC], mem[row + c.END] = mem[part], mem[part + 1]
-    return True
-
-
-@njit(cache=True)
-def end_run(mem: Ints, queue: int) -> None:
-    """A queue has executed all it had to of a program."""
-    row = mem[c.QUEUES] + queue * c.QUEUE_COLUMNS
-    run = mem[c.RUNS] + mem[row + c.RUN] * c.RUN_COLUMNS
-    ticket = mem[c.TICKETS] + 2 * mem[run + c.R_TICKET]
-    mem[row + c.RUN] = NONE
-    mem[run + c.R_LEFT] -= 1
-    if mem[run + c.R_LEFT] == 0:  # programs that go in turn wait for this one
-        first = queue - queue % mem[c.QUEUES_A_CARD]
-        for other in range(first, first + mem[c.QUEUES_A_CARD]):
-            if mem[mem[c.QUEUES] + other * c.QUEUE_COLUMNS + c.RUN] == NONE:
-                make_ready(mem, other)
-    mem[ticket + c.LEFT] -= 1
-    if mem[ticket + c.LEFT] == 0:
-        mem[ticket + c.DONE] = mem[c.NOW]
 
 
 @njit(cache=True)
@@ -290,15 +199,15 @@ def dispatched(mem: Ints, queue: int, run: int, entry: int) -> bool:
     issued = mem[row + c.ISSUED]
     if action == c.RECEIVE:
         meeting = mem[c.MEETINGS] + meeting_of(mem, run, entry) * c.MEETING_COLUMNS
-        finish_entry(mem, queue, max(issued, mem[meeting + c.STARTED]), c.DEPENDENCY, mem[meeting + c.LATE])
+        q.finish_entry(mem, queue, max(issued, mem[meeting + c.STARTED]), c.DEPENDENCY, mem[meeting + c.LATE])
         return True
     semaphore = mem[run + c.R_SEMAPHORES] + mem[entry + c.SEMAPHORE]
-    if action == c.WAIT and blocks(mem, queue, semaphore, mem[entry + c.COUNT]):
+    if action == c.WAIT and q.blocks(mem, queue, semaphore, mem[entry + c.COUNT]):
         return False
     if action == c.SIGNAL:
-        signal(mem, semaphore, mem[entry + c.COUNT])
+        q.signal(mem, semaphore, mem[entry + c.COUNT])
     op = mem[c.OPS] + (mem[run + c.R_OPS] + mem[entry + c.SITE]) * c.OP_COLUMNS
-    finish_entry(mem, queue, issued, mem[op + c.BOUND], NONE)
+    q.finish_entry(mem, queue, issued, mem[op + c.BOUND], NONE)
     return True
 
 
@@ -397,6 +306,6 @@ def end_meeting(mem: Ints, number: int, bound: int) -> None:
             mem[row + c.STEP] = c.RECEIVED
         else:
             held = c.DEPENDENCY if started - mem[row + c.ISSUED] > now - started else bound
-            finish_entry(mem, queue, started, held, late)
-        make_ready(mem, queue)
+            q.finish_entry(mem, queue, started, held, late)
+        q.make_ready(mem, queue)
         queue = after
