@@ -70,7 +70,8 @@ def _drift_cells(row: DriftPart, with_noise: bool) -> tuple[str, ...]:
 def _routing(routing: RoutingReport) -> Iterator[RenderableType]:
     """The routers that chose otherwise than the reference's, and the first tokens that did."""
     how = "forced on the reference" if routing.forced else "each side its own"
-    title = f"Experts ({how}): {routing.flips:,} of {routing.tokens:,} tokens a layer took others"
+    choices = routing.tokens * len(routing.layers)
+    title = f"Experts ({how}): {routing.flips:,} of {choices:,} choices were others"
     yield ""
     flipped = [part for part in routing.layers if part.flips]
     if not flipped and not routing.forced:
