@@ -9,7 +9,8 @@ import numpy as np
 from ...isa.errors import ProgramError
 from ...isa.instruction import Array
 from ...isa.meaning import ArrayMemory
-from ...isa.partial import MERGE_PARTS, NOTHING, PARTIAL_ATTENTION, PARTIAL_LATENT_ATTENTION, Seen
+from ...isa.partial import MERGE_PARTS, PARTIAL_ATTENTION, PARTIAL_LATENT_ATTENTION
+from ...isa.share import NOTHING, Seen
 from ...isa.work import LatentShape
 from . import partial
 from .binding import Operand, Thunk, floats, integers, kernel_of, operand

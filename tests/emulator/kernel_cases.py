@@ -26,7 +26,7 @@ from siltwin.isa.instruction import Instruction, TensorType
 from siltwin.isa.latent import LATENT_ATTENTION
 from siltwin.isa.meaning import ArrayMemory
 from siltwin.isa.operands import Ref
-from siltwin.isa.partial import MERGE_PARTS, NOTHING, PARTIAL_ATTENTION, PARTIAL_LATENT_ATTENTION
+from siltwin.isa.partial import MERGE_PARTS, PARTIAL_ATTENTION, PARTIAL_LATENT_ATTENTION
 from siltwin.isa.products import (
     PACKED_GROUPED_MATMUL,
     PACKED_MATMUL,
@@ -39,6 +39,7 @@ from siltwin.isa.recurrent import CAUSAL_CONV, GATED_DELTA
 from siltwin.isa.residual import RESIDUAL_MIX
 from siltwin.isa.rows import RMS_SCALE, SIGMOID_GATE, SUM_SQUARES
 from siltwin.isa.scaling import POSITION_SCALE, RMS_UNIT, SCALE_ROUTED, SOFT_CAP
+from siltwin.isa.share import NOTHING
 from siltwin.isa.situ import GROUPED_SITU_GATED, SITU_GATED
 from siltwin.isa.sparse import SELECT_KEYS
 from siltwin.isa.tensor import ATTENTION, MATMUL

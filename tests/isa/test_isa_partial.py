@@ -8,9 +8,10 @@ from siltwin.isa.errors import ProgramError
 from siltwin.isa.instruction import Instruction, TensorType
 from siltwin.isa.meaning import ArrayMemory
 from siltwin.isa.operands import Ref
-from siltwin.isa.partial import MERGE_PARTS, NOTHING, PARTIAL_ATTENTION, PARTIAL_LATENT_ATTENTION, Seen
+from siltwin.isa.partial import MERGE_PARTS, PARTIAL_ATTENTION, PARTIAL_LATENT_ATTENTION
 from siltwin.isa.program import Binding, Block, BoundShapes
 from siltwin.isa.ragged import ALL_GATHER_ROWS
+from siltwin.isa.share import NOTHING, Seen
 from siltwin.isa.tensor import ATTENTION
 from siltwin.isa.work import AttentionShape, CollectiveShape, Unit
 
