@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .dtype import FP32
+from .dtype import DTYPES, FP32
 from .experts import check_counts, local_counts, memory_counts
 from .formats.form import Form
 from .instruction import (
@@ -57,8 +57,9 @@ def _check_codes(i: Instruction, t: Shapes, a: Ref, a_scales: Ref, packed: Packe
     require(codes.dtype == form.element, i, f"a is {codes} and the weights are {form.element}")
     require(form.element.name != "int8" or k <= MOST_INT8_COLUMNS, i, f"{k} products of int8 may pass int32")
     blocks = form.column_blocks(k, packed.phase)
-    wanted = (TensorType(FP32, (*codes.shape[:-1], blocks)), TensorType(FP32, (1, 1)))
-    require(scales in wanted, i, f"a_scales is {scales}, must be {wanted[0]} or {wanted[1]}")
+    each = (*codes.shape[:-1], blocks)
+    wanted = (TensorType(FP32, each), TensorType(FP32, (1, 1)), TensorType(DTYPES["e8m0"], each))
+    require(scales in wanted, i, f"a_scales is {scales}, must be {wanted[0]} or {wanted[1]}, or powers of two")
 
 
 def blocks_of(form: Form, phase: int, k: int) -> list[tuple[int, int]]:
@@ -240,7 +241,8 @@ class QUANTISED_GROUPED_MATMUL(Instruction, opcode=0xC3, unit=Unit.TENSOR):
     def work(self, s: Sizes) -> Work:
         k = s.shape(self.a)[1]
         per_row = s.shape(self.a_scales)[0] != 1
-        row_bytes = self.form.element.bytes_of(k) + per_row * FP32.bytes_of(s.shape(self.a_scales)[1])
+        scale = s.type_of(self.a_scales).dtype
+        row_bytes = self.form.element.bytes_of(k) + per_row * scale.bytes_of(s.shape(self.a_scales)[1])
         return _grouped_work(self, s, self.packed, row_bytes, self.form)
 
     def execute(self, m: Memory) -> None:

@@ -85,8 +85,7 @@ def activations_of(name: str | None, is_static: bool, holding: Holding, card: Ca
         known = ", ".join(card.tensor.rate)
         raise ConfigError(f"{card.name} has no tensor rate for --activations {name}; it has {known}")
     is_static = is_static or _gives_inputs(holding, element)
-    powers = any(scheme.scale.name == "e8m0" for scheme in alike)
-    return Activations(element, "static" if is_static else "dynamic", "ceil" if powers else "nearest")
+    return Activations(element, "static" if is_static else "dynamic", alike[0].scale_rule)
 
 
 def weights_warnings(plan: JobPlan, checkpoint: Checkpoint) -> list[str]:

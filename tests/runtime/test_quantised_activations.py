@@ -102,6 +102,19 @@ def test_fp8_in_blocks_of_weights_and_of_tokens_whatever_the_layout(tmp_path: Pa
         assert close(logits_of(run(path, layout, **options)), expected), layout
 
 
+def test_mxfp8_multiplies_blocks_of_32_under_powers_of_two(tmp_path: Path) -> None:
+    path = save(tmp_path, "llama", 5, **SIZES)
+
+    def cast(x: torch.Tensor) -> torch.Tensor:
+        runs = x.unflatten(-1, (-1, 32))
+        scale = torch.exp2(torch.floor(torch.log2(runs.abs().amax(-1, keepdim=True))) - 8)
+        return fp8(runs, scale).flatten(-2)
+
+    expected = theirs(path, cast, lambda name: cast)
+    for layout in ("tp=1", "pp=2"):
+        assert close(logits_of(run(path, layout, weights="mxfp8", activations="fp8")), expected), layout
+
+
 def test_scales_from_a_calibration_set_are_one_a_product_whatever_the_layout(tmp_path: Path) -> None:
     path = save(tmp_path, "llama", 3, **SIZES)
     sets = [[(5 * index + number) % 131 for index in range(9 + number)] for number in range(3)]
