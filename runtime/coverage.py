@@ -28,10 +28,11 @@ from .plan import JobPlan, Variant
 from .prepare import Prepared, prepare
 from .report import HostReport
 from .report_coverage import Cost, CoverageReport, FusionPart, OperatorPart, Saving, StatedStep, StepCost
+from .rests_on import refuse_weak
 from .routing import even
 from .run import routed_of, start_run, time_step
 from .scheduler import Step
-from .summary import NOT_MODELLED, card_part, cluster_part, layout_part, model_part
+from .summary import NOT_MODELLED, card_part, cluster_part, evidence_of, layout_part, model_part
 
 ALONE = "costs of a composition are of each place emulated alone, one after the other; the times of steps overlap them"
 DECODING = (PACKED_MATMUL.mnemonic, PACKED_GROUPED_MATMUL.mnemonic)  # a card without them decodes first
@@ -76,6 +77,8 @@ def cover(job: Job) -> CoverageReport:
     started = time.perf_counter()
     job, notes = with_sequences(replace(job, payload=False, logits=False), "costs")
     prepared = prepare(job, any_dtype=True)
+    if job.strict:
+        refuse_weak(evidence_of(prepared))
     plan = prepared.plan
     decoding = tuple(name for name in plan.fuse if name in DEFAULT_FUSIONS)
     lacks = [f"-{name}" for name in DECODING if name not in plan.card.instructions]

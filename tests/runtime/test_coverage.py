@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from siltwin.emulator.spec import CARDS
+from siltwin.isa.errors import GateError
 from siltwin.runtime.coverage import cover
 from siltwin.runtime.job import Job
 from siltwin.runtime.report_coverage import CoverageReport, OperatorPart
@@ -107,6 +108,11 @@ def test_what_is_missing_says_why_and_leaves_the_rest_told(places: Path) -> None
     assert operator(report, "grouped_gated").parts == ("sigmoid_gate", "multiply")
     assert all(step.elapsed_ps is None and step.native_ps is not None for step in report.steps)
     assert all(saving.time_ps is None for item in report.fusions for saving in item.savings)
+
+
+def test_strict_refuses_costs_that_rest_on_assumed_numbers(places: Path) -> None:
+    with pytest.raises(GateError, match="--strict: time rests on assumed numbers"):
+        cover(job(places, "llama", strict=True))
 
 
 def test_an_element_type_that_a_unit_lacks_is_missing(places: Path, tmp_path: Path) -> None:
