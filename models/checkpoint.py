@@ -43,6 +43,7 @@ _ROWS_AT_ONCE = 4096
 _HARMLESS_EXTRA = re.compile(
     r"(.*\.)?(rotary_emb\.inv_freq|rotary_emb\.(cos|sin)_cached|masked_bias)$|(model\.)?mtp\..*"
 )
+_NOT_NUMBERS = {"fp8_e4m3": np.uint8(0x7F), "fp8_e5m2": np.uint8(0x7C)}  # codes from here on are none, signs aside
 _ACTIVATION_SCALES = (
     ".input_scale",
     ".input_zero_point",
@@ -123,6 +124,9 @@ class Checkpoint:
         found, window = self.store.read_packed(name, axis, start, stop)
         if not np.isfinite(scale_values(found.scheme, found.scales)).all():
             raise ConfigError(f"{self.store.where(name)}: {name} has NaN or infinite scales; the file is damaged")
+        least = _NOT_NUMBERS.get(found.scheme.element.name)
+        if least is not None and bool(((found.codes & np.uint8(0x7F)) >= least).any()):
+            raise ConfigError(f"{self.store.where(name)}: {name} holds NaN or infinite weights; the file is damaged")
         return found, window
 
     def require_tokenizer(self) -> Tokenizer:

@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from siltwin.isa.dtype import FP32  # noqa: E402
+from siltwin.isa.errors import ConfigError  # noqa: E402
 from siltwin.isa.formats.scheme import SCHEMES  # noqa: E402
 from siltwin.models.checkpoint import open_checkpoint  # noqa: E402
 from siltwin.runtime.job import Job  # noqa: E402
@@ -104,6 +105,20 @@ def test_tensors_stored_unlike_one_another_are_put_together_dequantised(tmp_path
     report = run(path, dtype="bfloat16").report
     assert any("layers.0.qkv put together tensors that are stored unlike" in warning for warning in report.warnings)
     assert report.cards[0].weights["sharded fp8_e4m3"] == 64 * 128 + 2 * 96 * 64 + 64 * 96
+
+
+@pytest.mark.parametrize(
+    ("part", "message"), [("weight", "NaN or infinite weights"), ("weight_scale_inv", "NaN or infinite scales")]
+)
+def test_damaged_codes_and_scales_are_refused_as_they_are_loaded(tmp_path: Path, part: str, message: str) -> None:
+    from safetensors.torch import load_file, save_file
+
+    path = pack(save(tmp_path, "llama", 0, **SIZES), "deepseek")
+    tensors = load_file(path / "model.safetensors")
+    tensors[f"model.layers.0.mlp.up_proj.{part}"].view(-1)[5] = float("nan")
+    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ConfigError, match=f"up_proj.* {message}; the file is damaged"):
+        run(path, payload=True)
 
 
 def test_rows_of_several_tensors_find_their_scales_by_rule_or_by_index() -> None:
