@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Literal
 
@@ -119,8 +120,16 @@ def stripes(pieces: Sequence[Piece], scheme: QuantScheme, rows: int) -> tuple[Ar
 
 def packed_buffer(shape: tuple[int, ...], pieces: Sequence[Piece], held: Held) -> PackedBuffer:
     """How a weight [..., rows, cols] lies, whose matrices are each made of as many pieces of tensors held alike."""
-    scheme, matrices = held.scheme, elements(shape[:-2])
+    matrices, numbers = elements(shape[:-2]), dict[str, int]()
     own = pieces[: len(pieces) // matrices] if matrices else ()
+    unnamed = [replace(piece, tensor=str(numbers.setdefault(piece.tensor, len(numbers)))) for piece in own]
+    return _packed_buffer(shape, tuple(unnamed), held)
+
+
+@lru_cache(maxsize=1024)
+def _packed_buffer(shape: tuple[int, ...], own: tuple[Piece, ...], held: Held) -> PackedBuffer:
+    """What the layers and cards that cut a weight alike share: it depends on no tensor's name."""
+    scheme = held.scheme
     form, index, scale_rows = form_of(scheme, held.product), None, shape[-2]
     if form.rows != 1:
         row_of, order = stripes(own, scheme, shape[-2])
