@@ -144,13 +144,27 @@ def open_checkpoint(model: str | Path, seed: int = 0) -> Checkpoint:
     NaN when they are loaded. `seed` matters only for random weights. Raises ConfigError, UnsupportedError or
     NotYetError naming the file and the field. Nothing in a checkpoint is ever executed.
     """
-    path = find_model(str(model))
+    path = _model_path(model)
     if path.is_dir():
         return _open_directory(path)
+    return _open_gguf(path) if path.suffix == ".gguf" else _open_config(path, seed)
+
+
+def open_config(model: str | Path) -> ModelConfig:
+    """The config of what `open_checkpoint` opens, without a look at its weights; the same errors."""
+    path = _model_path(model)
+    if path.is_dir():
+        return _directory_config(path)
     if path.suffix == ".gguf":
-        return _open_gguf(path)
-    if path.suffix == ".json":
-        return _open_config(path, seed)
+        return gguf_config(read_gguf(path))
+    return _with_generation_eos(read_config(path), path.parent)
+
+
+def _model_path(model: str | Path) -> Path:
+    """The directory, .gguf or .json file that a model means."""
+    path = find_model(str(model))
+    if path.is_dir() or path.suffix in (".gguf", ".json"):
+        return path
     if path.suffix in _PICKLE_SUFFIXES:
         raise UnsupportedError(f"{path}: pickled weights can run code when opened, so siltwin never reads them")
     raise ConfigError(f"{path}: give the directory of a model, a .gguf file, a config.json or a known name")
@@ -168,12 +182,16 @@ def random_checkpoint(config: ModelConfig, seed: int = 0, tokenizer: Tokenizer |
     return Checkpoint(config, graph, source, tokenizer, warnings, store, shapes)
 
 
-def _open_directory(directory: Path) -> Checkpoint:
+def _directory_config(directory: Path) -> ModelConfig:
     if not is_there(directory / "config.json"):
         found = sorted(path.name for path in directory.glob("*.gguf"))
         hint = f"; name the file itself: {', '.join(found)}" if found else ""
         raise ConfigError(f"{directory}: has no config.json{hint}")
-    config = _with_generation_eos(read_config(directory), directory)
+    return _with_generation_eos(read_config(directory), directory)
+
+
+def _open_directory(directory: Path) -> Checkpoint:
+    config = _directory_config(directory)
     if not has_weights(directory):
         raise ConfigError(f"{directory}: has no weights; give {directory / 'config.json'} for seeded random ones")
     tokenizer = tokenizer_of_directory(directory, config.eos_ids)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .blocks import RopeScaling
-from .checkpoint import Checkpoint, open_checkpoint, random_checkpoint
+from .checkpoint import Checkpoint, open_config, random_checkpoint
 from .config import read_config
 from .latent import LatentConfig
 from .linear import LinearConfig
@@ -79,7 +79,7 @@ def scaled(config: ModelConfig, seed: int = 0) -> ModelConfig:
 
 def scaled_checkpoint(model: str, seed: int = 0) -> Checkpoint:
     """`model` shrunk, with seeded random weights whatever weights it has; one with a tokenizer loses it."""
-    return random_checkpoint(scaled(open_checkpoint(model).config, seed), seed)
+    return random_checkpoint(scaled(open_config(model), seed), seed)
 
 
 def scaled_pattern(kinds: Sequence[int]) -> tuple[int, ...]:

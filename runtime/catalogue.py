@@ -12,7 +12,7 @@ from ..emulator.spec import CardSpec, card_names, load_card
 from ..interconnect.evidence import EvidenceKind, weakest
 from ..isa.dtype import DTYPES
 from ..isa.errors import SiltwinError
-from ..models.checkpoint import open_checkpoint
+from ..models.checkpoint import open_checkpoint, open_config
 from ..models.config import read_config
 from ..models.facts import ModelFacts, describe
 from ..models.shelf import ShelfEntry, list_models
@@ -181,9 +181,7 @@ def _shelf_entry(entry: ShelfEntry) -> ModelEntry:
     else:
         try:
             config = (
-                open_checkpoint(entry.path).config
-                if entry.has_weights
-                else read_config(entry.path, entry.name, entry.path.name)
+                open_config(entry.path) if entry.has_weights else read_config(entry.path, entry.name, entry.path.name)
             )
             facts = _facts(describe(config))
         except SiltwinError as error:

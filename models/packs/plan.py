@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from ...isa.dtype import DType
 from ...isa.formats.quantise import Packed
@@ -105,7 +106,8 @@ class QuantPlan:
         activations, an expert's included, save a router, and another word ("Embedding", "Router") for what is not.
         A name, then a pattern, outranks a kind.
         """
-        if any(_matches(entry, module, kind) for entry in self.ignore):
+        names, patterns = self._ignored
+        if module in names or kind in names or any(pattern.match(module) for pattern in patterns):
             return None
         ranked = [
             (rank, group)
@@ -115,6 +117,13 @@ class QuantPlan:
             if _matches(target, module, kind)
         ]
         return min(ranked, key=lambda pair: pair[0])[1] if ranked else None
+
+    @cached_property
+    def _ignored(self) -> tuple[frozenset[str], tuple[re.Pattern[str], ...]]:
+        """Names and kinds, and patterns, of `ignore`: a model may have a quarter of a million modules to hold to it."""
+        patterns = [entry for entry in self.ignore if entry.startswith("re:")]
+        names = frozenset(self.ignore) - set(patterns)
+        return names, tuple(re.compile(entry.removeprefix("re:")) for entry in patterns)
 
 
 def _rank(target: str) -> int:

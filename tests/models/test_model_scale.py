@@ -1,15 +1,18 @@
 """scaled keeps the architecture and shrinks the rest, to something transformers runs."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from siltwin.isa.dtype import DTYPES
 from siltwin.models.config import read_config
 from siltwin.models.graph import build_graph, parameter_shapes, total_parameters
 from siltwin.models.model_config import ModelConfig
-from siltwin.models.scale import scaled, scaled_pattern
+from siltwin.models.scale import scaled, scaled_checkpoint, scaled_pattern
 from siltwin.models.shelf import list_models, shipped_configs
 
 BIG: dict[str, Any] = {
@@ -186,3 +189,11 @@ def test_only_supported_shelf_models_scale() -> None:
     for entry in list_models():
         if entry.supported and not entry.has_weights and entry.path is not None:
             assert scaled(read_config(entry.path)).family == entry.family
+
+
+def test_scaling_looks_at_the_config_and_at_no_weight_of_the_big_model(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIGS["qwen3"]))
+    (tmp_path / "model.safetensors").write_bytes(b"no weights at all")
+    small = scaled_checkpoint(str(tmp_path), seed=3)
+    assert small.config == scaled(read_config(tmp_path), seed=3)
+    assert small.load(small.names()[0], DTYPES["fp32"]).shape == (small.config.vocab_size, small.config.hidden_size)
