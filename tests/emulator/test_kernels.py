@@ -1,26 +1,12 @@
 """Every kernel equals its instruction's NumPy meaning, over dtypes, shapes, column slices and odd sizes."""
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from siltwin.emulator.kernels.registry import KERNELS
-from siltwin.isa import registry as instructions
-from siltwin.isa.dma import GATHER
-from siltwin.isa.dtype import BF16, FP16, FP32, INT32, INT64, DType, encode
-from siltwin.isa.errors import NotYetError, ProgramError
-from siltwin.isa.operands import Ref
-from siltwin.isa.tensor import MATMUL
-from siltwin.isa.vector import ARGMAX, CAST, SAMPLE
-from siltwin.isa.work import Unit
-
-sys.path.insert(0, str(Path(__file__).parent))
-from kernel_cases import (  # noqa: E402
+from kernel_cases import (
     CASES,
     FLOATS,
     FP8,
@@ -37,6 +23,16 @@ from kernel_cases import (  # noqa: E402
     rope,
     scatter,
 )
+
+from siltwin.emulator.kernels.registry import KERNELS
+from siltwin.isa import registry as instructions
+from siltwin.isa.dma import GATHER
+from siltwin.isa.dtype import BF16, FP16, FP32, INT32, INT64, DType, encode
+from siltwin.isa.errors import NotYetError, ProgramError
+from siltwin.isa.operands import Ref
+from siltwin.isa.tensor import MATMUL
+from siltwin.isa.vector import ARGMAX, CAST, SAMPLE
+from siltwin.isa.work import Unit
 
 COMPUTING = {Unit.TENSOR, Unit.VECTOR, Unit.DMA, Unit.HOST}
 

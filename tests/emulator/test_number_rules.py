@@ -1,11 +1,10 @@
 """A card's number rules reach every kernel: results by hand, and all kernels against their meaning under each."""
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from kernel_cases import CASES
 
 from siltwin.emulator.kernels.registry import KERNELS
 from siltwin.emulator.spec import load_card, override
@@ -19,9 +18,6 @@ from siltwin.isa.operands import Ref
 from siltwin.isa.program import Binding, Block
 from siltwin.isa.tensor import MATMUL
 from siltwin.isa.vector import ADD, CAST, SCALE
-
-sys.path.insert(0, str(Path(__file__).parent))
-from kernel_cases import CASES  # noqa: E402
 
 FP8 = DTYPES["fp8_e4m3"]
 RULES = {

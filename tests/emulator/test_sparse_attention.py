@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from kernel_cases import FLOATS, chosen_case, select_case
 
 from siltwin.emulator.kernels.registry import KERNELS, set_host_threads
 from siltwin.emulator.spec import load_card
@@ -15,9 +14,6 @@ from siltwin.emulator.units.demand import demand
 from siltwin.isa.dtype import BF16, FP32, DType
 from siltwin.isa.errors import ProgramError
 from siltwin.isa.work import IndexShape, LatentShape, Unit, Work
-
-sys.path.insert(0, str(Path(__file__).parent))
-from kernel_cases import FLOATS, chosen_case, select_case  # noqa: E402
 
 V3: dict[str, int] = {"num_heads": 128, "nope_dim": 128, "rope_dim": 64, "v_dim": 128, "latent_dim": 512}
 LENGTHS: list[tuple[list[int], list[int]]] = [([1], [300]), ([40], [40]), ([35, 1, 0, 2], [80, 40, 9, 2])]

@@ -1,7 +1,5 @@
 """Small floats and e8m0 against ml_dtypes, gfloat and torch: every code, and a million floats that try every corner."""
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import gfloat
@@ -9,6 +7,7 @@ import gfloat.formats
 import ml_dtypes
 import numpy as np
 import pytest
+from format_oracles import GFLOAT, Array, all_codes, hostile_floats
 from gfloat import RoundMode
 
 from siltwin.isa.dtype import DTYPES, FP32
@@ -24,9 +23,6 @@ from siltwin.isa.formats.elements import (
     float_format,
     round_integer,
 )
-
-sys.path.insert(0, str(Path(__file__).parent))
-from format_oracles import GFLOAT, Array, all_codes, hostile_floats  # noqa: E402
 
 NAMES = list(FLOAT_FORMATS)
 # gfloat cannot overflow e2m1, which has neither infinity nor NaN.

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from kernel_cases import Case, latent_case
 
 from siltwin.isa.dtype import FP32
 from siltwin.isa.errors import ProgramError
 from siltwin.isa.work import LatentShape, Unit
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "emulator"))
-from kernel_cases import Case, latent_case  # noqa: E402
 
 HEADS, NOPE, ROPE, VALUE, LATENT = 3, 8, 6, 5, 12
 

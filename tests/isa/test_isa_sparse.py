@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from kernel_cases import chosen_case, latent_case, select_case
 
 from siltwin.isa.dtype import FP32
 from siltwin.isa.errors import ProgramError
 from siltwin.isa.work import IndexShape, LatentShape
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "emulator"))
-from kernel_cases import chosen_case, latent_case, select_case  # noqa: E402
 
 SELECT = (
     "select_keys dst=%d q=%q weights=%w cache=%c tables=%p q_lens=%l kv_lens=%k q_extent=q_lens kv_extent=kv_lens "

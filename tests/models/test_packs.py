@@ -1,14 +1,14 @@
 """Packed weights decode as the libraries that wrote them decode them, bit for bit, and misfits are named."""
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+
+from pack_oracles import Array, Stored, decompressed, library, scales_of, stored  # noqa: E402
 
 from siltwin.isa.dtype import DTYPES, decode, encode  # noqa: E402
 from siltwin.isa.errors import ConfigError, UnsupportedError  # noqa: E402
@@ -19,9 +19,6 @@ from siltwin.models.packs.fp8 import fp8_pack  # noqa: E402
 from siltwin.models.packs.gpt_oss import gpt_oss_pack, gpt_oss_weight  # noqa: E402
 from siltwin.models.packs.plan import PackGroup  # noqa: E402
 from siltwin.models.packs.quantization_config import read_quantization  # noqa: E402
-
-sys.path.insert(0, str(Path(__file__).parent))
-from pack_oracles import Array, Stored, decompressed, library, scales_of, stored  # noqa: E402
 
 FLOATS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 

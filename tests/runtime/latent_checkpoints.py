@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-sys.path.insert(0, str(Path(__file__).parent))
-from checkpoints import MOE_FAMILIES, save  # noqa: E402
+from checkpoints import MOE_FAMILIES, save
 
 # Latent attention: heads whose parts differ in size, latents that no degree divides, dense layers before the others.
 LATENT: dict[str, Any] = {

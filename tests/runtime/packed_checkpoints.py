@@ -1,18 +1,15 @@
 """Small checkpoints packed as publishers pack them: by compressed-tensors, or by DeepSeek's and gpt-oss's rules."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import torch
+from pack_oracles import compress, decompress, scales_of
 from safetensors.torch import load_file, save_file
 
 from siltwin.isa.dtype import FP32
 from siltwin.models.checkpoint import Checkpoint
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
-from pack_oracles import compress, decompress, scales_of  # noqa: E402
 
 GROUP = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 32}
 FORMS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from checkpoints import MOE_FAMILIES, reference, save
 
 from siltwin.isa.errors import UnsupportedError
 from siltwin.models import families
@@ -19,9 +20,6 @@ from siltwin.models.scale import scaled
 from siltwin.runtime.align import align
 from siltwin.runtime.job import Job
 from siltwin.runtime.run import run_job
-
-sys.path.insert(0, str(Path(__file__).parent))
-from checkpoints import MOE_FAMILIES, reference, save  # noqa: E402
 
 PAGE = Path(__file__).parents[2] / "docs" / "add-a-model.md"
 DOTS1 = {

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from checkpoints import save
 from click.testing import CliRunner
+from planted import Weights, plant
 
 from siltwin.cli import cli
 from siltwin.runtime.align import align
 from siltwin.runtime.job import Job
-
-sys.path.insert(0, str(Path(__file__).parent))
-from checkpoints import save  # noqa: E402
-from planted import Weights, plant  # noqa: E402
 
 DTYPES = ["float32", "bfloat16", "float16"]
 BF16_AND_LONG = ["bfloat16", *(pytest.param(dtype, marks=pytest.mark.long) for dtype in ("float32", "float16"))]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +11,19 @@ import pytest
 from click.testing import CliRunner
 
 pytest.importorskip("transformers")
-from siltwin.cli import cli  # noqa: E402
-from siltwin.isa.errors import ConfigError  # noqa: E402
-from siltwin.models.checkpoint import open_checkpoint  # noqa: E402
-from siltwin.runtime.align import align  # noqa: E402
-from siltwin.runtime.align_ask import AlignAsk  # noqa: E402
-from siltwin.runtime.job import Job  # noqa: E402
-from siltwin.runtime.reference import open_reference, routers_in  # noqa: E402
+from checkpoints import MOE_FAMILIES, save
+from latent_checkpoints import LATENT_FAMILIES, SPARSE_FAMILIES, save_latent
+from linear_checkpoints import LINEAR_FAMILIES, save_linear
+from planted import Fault, Weights, plant
+from scaled_checkpoints import save_scaled
 
-sys.path.insert(0, str(Path(__file__).parent))
-from checkpoints import MOE_FAMILIES, save  # noqa: E402
-from latent_checkpoints import LATENT_FAMILIES, SPARSE_FAMILIES, save_latent  # noqa: E402
-from linear_checkpoints import LINEAR_FAMILIES, save_linear  # noqa: E402
-from planted import Fault, Weights, plant  # noqa: E402
-from scaled_checkpoints import save_scaled  # noqa: E402
+from siltwin.cli import cli
+from siltwin.isa.errors import ConfigError
+from siltwin.models.checkpoint import open_checkpoint
+from siltwin.runtime.align import align
+from siltwin.runtime.align_ask import AlignAsk
+from siltwin.runtime.job import Job
+from siltwin.runtime.reference import open_reference, routers_in
 
 DTYPES = ["float32", *(pytest.param(dtype, marks=pytest.mark.long) for dtype in ("bfloat16", "float16"))]
 FORCED = AlignAsk(forced_routing=True)

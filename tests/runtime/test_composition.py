@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
+from checkpoints import save
+from kimi_k3_checkpoints import save_kimi_k3
+from latent_checkpoints import LATENT_FAMILIES, SPARSE_FAMILIES, save_latent
+from scaled_checkpoints import save_scaled
 
 from siltwin.isa.errors import UnsupportedError
 from siltwin.runtime.align import align
@@ -17,12 +20,6 @@ from siltwin.runtime.plan import Variant
 from siltwin.runtime.prepare import prepare
 from siltwin.runtime.routing import recorded
 from siltwin.runtime.run import RunResult, run_job
-
-sys.path.insert(0, str(Path(__file__).parent))
-from checkpoints import save  # noqa: E402
-from kimi_k3_checkpoints import save_kimi_k3  # noqa: E402
-from latent_checkpoints import LATENT_FAMILIES, SPARSE_FAMILIES, save_latent  # noqa: E402
-from scaled_checkpoints import save_scaled  # noqa: E402
 
 PROMPTS = tuple(tuple(range(1, 1 + length)) for length in (3, 21, 1, 40))
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from checkpoints import SIZES, reference, save
+from latent_checkpoints import LATENT_FAMILIES, SPARSE_FAMILIES, save_latent
+from linear_checkpoints import LINEAR_FAMILIES, save_linear
+from scaled_checkpoints import SCALED_FAMILIES, save_scaled
 
 from siltwin.isa.errors import ConfigError
 from siltwin.runtime.align import align
@@ -16,12 +19,6 @@ from siltwin.runtime.job import Job
 from siltwin.runtime.prepare import prepare
 from siltwin.runtime.routing import recorded
 from siltwin.runtime.run import RunResult, run_job
-
-sys.path.insert(0, str(Path(__file__).parent))
-from checkpoints import SIZES, reference, save  # noqa: E402
-from latent_checkpoints import LATENT_FAMILIES, SPARSE_FAMILIES, save_latent  # noqa: E402
-from linear_checkpoints import LINEAR_FAMILIES, save_linear  # noqa: E402
-from scaled_checkpoints import SCALED_FAMILIES, save_scaled  # noqa: E402
 
 NEW_TOKENS = 24
 PROMPTS = [[(7 * index + 3 * length) % SIZES["vocab_size"] for index in range(length)] for length in (1, 9, 40, 70)]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
+from checkpoints import save
+from latent_checkpoints import save_latent
 
 from siltwin.emulator.spec import CARDS
 from siltwin.isa.errors import GateError
@@ -14,10 +15,6 @@ from siltwin.runtime.coverage import cover
 from siltwin.runtime.job import Job
 from siltwin.runtime.report_coverage import CoverageReport, OperatorPart
 from siltwin.runtime.run import run_job
-
-sys.path.insert(0, str(Path(__file__).parent))
-from checkpoints import save  # noqa: E402
-from latent_checkpoints import save_latent  # noqa: E402
 
 
 @pytest.fixture(scope="session")

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from checkpoints import FAMILIES, SIZES, reference, save
 
 from siltwin.runtime.job import Job
 from siltwin.runtime.run import RunResult, run_job
-
-sys.path.insert(0, str(Path(__file__).parent))
-from checkpoints import FAMILIES, SIZES, reference, save  # noqa: E402
 
 PROMPT_LENGTHS = (1, 9, 40, 70)
 NEW_TOKENS = 24

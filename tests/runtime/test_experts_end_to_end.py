@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from checkpoints import MOE_FAMILIES, SIZES, reference, save
 
 from siltwin.isa.errors import ConfigError
 from siltwin.models.checkpoint import open_checkpoint
@@ -18,9 +18,6 @@ from siltwin.runtime.layout import Layout, check_layout, legal_tp
 from siltwin.runtime.plan import Variant
 from siltwin.runtime.routing import Routed, even, recorded
 from siltwin.runtime.run import RunResult, run_job
-
-sys.path.insert(0, str(Path(__file__).parent))
-from checkpoints import MOE_FAMILIES, SIZES, reference, save  # noqa: E402
 
 NEW_TOKENS = 24
 LAYOUTS = ["tp=1", "tp=2", "tp=4", "pp=2", "tp=2,ep=2", "tp=4,ep=2", "tp=4,ep=4", "tp=4,pp=2,ep=4"]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
+from checkpoints import save
+from latent_checkpoints import LATENT_FAMILIES, SPARSE_FAMILIES, save_latent
 
 from siltwin.isa.dtype import BF16
 from siltwin.isa.errors import ConfigError
@@ -21,10 +22,6 @@ from siltwin.runtime.lowering.passes.fuse import fuse, parse_fusions
 from siltwin.runtime.plan import Variant
 from siltwin.runtime.prepare import prepare
 from siltwin.runtime.run import RunResult, run_job
-
-sys.path.insert(0, str(Path(__file__).parent))
-from checkpoints import save  # noqa: E402
-from latent_checkpoints import LATENT_FAMILIES, SPARSE_FAMILIES, save_latent  # noqa: E402
 
 PROMPTS = tuple(tuple(range(1, 1 + length)) for length in (3, 21, 1, 40))
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
+from checkpoints import reference
+from latent_checkpoints import save_latent
+from linear_checkpoints import save_linear
 
 from siltwin.models.checkpoint import open_checkpoint
 from siltwin.runtime.align import align
 from siltwin.runtime.job import Job
 from siltwin.runtime.run import run_job
-
-sys.path.insert(0, str(Path(__file__).parent))
-from checkpoints import reference  # noqa: E402
-from latent_checkpoints import save_latent  # noqa: E402
-from linear_checkpoints import save_linear  # noqa: E402
 
 PROMPT = [(7 * index + 3) % 131 for index in range(40)]
 EXACT = {"dtype": "float32", "kv_dtype": "float32"}

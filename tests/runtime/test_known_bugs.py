@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from checkpoints import SIZES, reference, save
+from latent_checkpoints import save_latent
 
 from siltwin.isa.errors import ConfigError
 from siltwin.models.checkpoint import open_checkpoint
 from siltwin.runtime.catalogue import model_report
 from siltwin.runtime.job import Job
 from siltwin.runtime.run import RunResult, run_job
-
-sys.path.insert(0, str(Path(__file__).parent))
-from checkpoints import SIZES, reference, save  # noqa: E402
-from latent_checkpoints import save_latent  # noqa: E402
 
 PROMPT = [(7 * index + 3) % SIZES["vocab_size"] for index in range(40)]
 HIDDEN, VOCAB = SIZES["hidden_size"], SIZES["vocab_size"]

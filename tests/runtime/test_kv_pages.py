@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from checkpoints import reference, save
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scaled_checkpoints import SCALED_FAMILIES, save_scaled
 
 from siltwin.isa.errors import ConfigError, NotYetError
 from siltwin.runtime.job import Job
@@ -17,10 +18,6 @@ from siltwin.runtime.kv_cache import PagePool
 from siltwin.runtime.lowering.reach import Reach
 from siltwin.runtime.prepare import prepare
 from siltwin.runtime.run import RunResult, run_job
-
-sys.path.insert(0, str(Path(__file__).parent))
-from checkpoints import reference, save  # noqa: E402
-from scaled_checkpoints import SCALED_FAMILIES, save_scaled  # noqa: E402
 
 PROMPTS = [[(7 * index + 3 * length) % 131 for index in range(length)] for length in (1, 9, 40, 70)]
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from checkpoints import SIZES, reference
+from latent_checkpoints import LATENT_FAMILIES, pack_fp8, save_latent
 
 from siltwin.runtime.job import Job
 from siltwin.runtime.run import RunResult, run_job
-
-sys.path.insert(0, str(Path(__file__).parent))
-from checkpoints import SIZES, reference  # noqa: E402
-from latent_checkpoints import LATENT_FAMILIES, pack_fp8, save_latent  # noqa: E402
 
 NEW_TOKENS = 24
 LAYOUTS = ["tp=1", "tp=2", "tp=4", "pp=2", "tp=2,ep=2", "tp=4,ep=4", "tp=4,pp=2,ep=2"]

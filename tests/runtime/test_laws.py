@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from checkpoints import save
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -20,9 +20,6 @@ from siltwin.runtime.layout import Layout
 from siltwin.runtime.plan import GRANULE_BYTES, JobPlan, Lengths
 from siltwin.runtime.run import RunResult, run_job
 from siltwin.runtime.scheduler import Scheduler
-
-sys.path.insert(0, str(Path(__file__).parent))
-from checkpoints import save  # noqa: E402
 
 CONFIG = {
     "model_type": "llama",

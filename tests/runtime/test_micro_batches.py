@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from checkpoints import SIZES, save
 
 from siltwin.isa.errors import ConfigError
 from siltwin.runtime.fits import peaks
@@ -16,9 +16,6 @@ from siltwin.runtime.prepare import prepare
 from siltwin.runtime.run import RunResult, run_job
 from siltwin.runtime.scheduler import Request
 from siltwin.runtime.stages import covered_ps
-
-sys.path.insert(0, str(Path(__file__).parent))
-from checkpoints import SIZES, save  # noqa: E402
 
 LENGTHS = (20, 1, 22, 23, 9, 40)
 PROMPTS = tuple(tuple((7 * index + 3 * n) % SIZES["vocab_size"] for index in range(n)) for n in LENGTHS)

@@ -1,6 +1,5 @@
 """A card's number rules in whole runs: other rules, other logits, and the same time and bytes."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +8,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-from siltwin.runtime.job import Job  # noqa: E402
-from siltwin.runtime.run import RunResult, run_job  # noqa: E402
+from checkpoints import save
 
-sys.path.insert(0, str(Path(__file__).parent))
-from checkpoints import save  # noqa: E402
+from siltwin.runtime.job import Job
+from siltwin.runtime.run import RunResult, run_job
 
 
 def run(path: Path, *settings: tuple[str, str], **options: Any) -> RunResult:

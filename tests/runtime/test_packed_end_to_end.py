@@ -1,7 +1,6 @@
 """Packed checkpoints load to the bits that transformers and compressed-tensors load, and run equal to transformers."""
 
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +9,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from siltwin.isa.dtype import BF16, FP32, decode  # noqa: E402
-from siltwin.models.checkpoint import Checkpoint, open_checkpoint  # noqa: E402
-from siltwin.runtime.align import align  # noqa: E402
-from siltwin.runtime.job import Job  # noqa: E402
-from siltwin.runtime.run import run_job  # noqa: E402
+from checkpoints import reference, save
+from packed_checkpoints import FORMS, gpt_oss, library_weights, pack, rewrite
 
-sys.path.insert(0, str(Path(__file__).parent))
-from checkpoints import reference, save  # noqa: E402
-from packed_checkpoints import FORMS, gpt_oss, library_weights, pack, rewrite  # noqa: E402
+from siltwin.isa.dtype import BF16, FP32, decode
+from siltwin.models.checkpoint import Checkpoint, open_checkpoint
+from siltwin.runtime.align import align
+from siltwin.runtime.job import Job
+from siltwin.runtime.run import run_job
 
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16, "num_attention_heads": 8}
 FAMILIES: dict[str, dict[str, Any]] = {

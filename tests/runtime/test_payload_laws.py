@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checkpoints import SIZES, save
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -19,9 +19,6 @@ from siltwin.runtime.numbers import Numbers
 from siltwin.runtime.prepare import prepare
 from siltwin.runtime.run import RunResult, run_job
 from siltwin.runtime.scheduler import Scheduler
-
-sys.path.insert(0, str(Path(__file__).parent))
-from checkpoints import SIZES, save  # noqa: E402
 
 VOCAB = SIZES["vocab_size"]
 LAYOUTS = ["tp=1", "tp=2", "tp=4", "tp=8", "pp=2", "pp=3", "tp=2,pp=2", "tp=4,pp=3"]

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import random
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from checkpoints import reference, save
 
 from siltwin.models.config import read_config
 from siltwin.models.graph import build_graph
 from siltwin.runtime.job import Job
 from siltwin.runtime.layout import legal_tp
 from siltwin.runtime.run import run_job
-
-sys.path.insert(0, str(Path(__file__).parent))
-from checkpoints import reference, save  # noqa: E402
 
 ACTIVATIONS = ["silu", "swish", "gelu", "gelu_new", "gelu_pytorch_tanh"]
 CARDS = ["ascend-910b2", "h100-sxm", "reference-npu", "a100-sxm", "ascend-910c"]

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import random
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from checkpoints import MOE_FAMILIES, reference, save
+from test_random_configs import ACTIVATIONS, CARDS, LIMIT, rope_of
 
 from siltwin.models.config import read_config
 from siltwin.models.graph import build_graph
 from siltwin.runtime.job import Job
 from siltwin.runtime.layout import Layout, legal_tp
 from siltwin.runtime.run import run_job
-
-sys.path.insert(0, str(Path(__file__).parent))
-from checkpoints import MOE_FAMILIES, reference, save  # noqa: E402
-from test_random_configs import ACTIVATIONS, CARDS, LIMIT, rope_of  # noqa: E402
 
 EXPERT_KEYS = {"qwen2_moe": "num_experts", "olmoe": "num_experts", "glm4_moe": "n_routed_experts"}
 HEADS_FILL_HIDDEN = ("qwen2_moe", "olmoe")

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import random
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from checkpoints import reference
+from latent_checkpoints import LATENT_FAMILIES, SPARSE_FAMILIES, save_latent
+from test_random_configs import ACTIVATIONS, CARDS, LIMIT, rope_of
+from test_random_experts import layout_of
 
 from siltwin.runtime.job import Job
 from siltwin.runtime.run import run_job
-
-sys.path.insert(0, str(Path(__file__).parent))
-from checkpoints import reference  # noqa: E402
-from latent_checkpoints import LATENT_FAMILIES, SPARSE_FAMILIES, save_latent  # noqa: E402
-from test_random_configs import ACTIVATIONS, CARDS, LIMIT, rope_of  # noqa: E402
-from test_random_experts import layout_of  # noqa: E402
 
 NEW_TOKENS = 8
 

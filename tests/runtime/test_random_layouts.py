@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from checkpoints import SIZES, reference, save
+from latent_checkpoints import save_latent
+from linear_checkpoints import save_linear
+from scaled_checkpoints import save_scaled
 
 from siltwin.isa.errors import ConfigError
 from siltwin.models.checkpoint import open_checkpoint
@@ -17,12 +20,6 @@ from siltwin.runtime.job import Job
 from siltwin.runtime.layout import Layout, check_layout
 from siltwin.runtime.routing import recorded
 from siltwin.runtime.run import run_job
-
-sys.path.insert(0, str(Path(__file__).parent))
-from checkpoints import SIZES, reference, save  # noqa: E402
-from latent_checkpoints import save_latent  # noqa: E402
-from linear_checkpoints import save_linear  # noqa: E402
-from scaled_checkpoints import save_scaled  # noqa: E402
 
 MAKERS: dict[str, Any] = {
     "qwen2": save,

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import random
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from checkpoints import reference
+from scaled_checkpoints import SCALED_FAMILIES, save_scaled
+from test_random_configs import ACTIVATIONS, CARDS, LIMIT, rope_of
 
 from siltwin.models.config import read_config
 from siltwin.models.graph import build_graph
 from siltwin.runtime.job import Job
 from siltwin.runtime.layout import Layout, legal_tp
 from siltwin.runtime.run import run_job
-
-sys.path.insert(0, str(Path(__file__).parent))
-from checkpoints import reference  # noqa: E402
-from scaled_checkpoints import SCALED_FAMILIES, save_scaled  # noqa: E402
-from test_random_configs import ACTIVATIONS, CARDS, LIMIT, rope_of  # noqa: E402
 
 
 def plain_rope(draw: random.Random, head_dim: int) -> dict[str, Any]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from checkpoints import SIZES, reference, save
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,9 +18,6 @@ from siltwin.runtime.prepare import prepare
 from siltwin.runtime.replicas import placement_of, replica_table, slot_loads
 from siltwin.runtime.routing import recorded
 from siltwin.runtime.run import RunResult, run_job
-
-sys.path.insert(0, str(Path(__file__).parent))
-from checkpoints import SIZES, reference, save  # noqa: E402
 
 NEW_TOKENS = 4
 PROMPTS = [[(5 * index + 3 * length) % SIZES["vocab_size"] for index in range(length)] for length in (1, 9, 40)]

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from checkpoints import save
 
 from siltwin.isa.errors import ConfigError
 from siltwin.models.checkpoint import open_checkpoint
@@ -12,9 +13,6 @@ from siltwin.runtime.align import align
 from siltwin.runtime.job import Job
 from siltwin.runtime.reference import open_reference
 from siltwin.runtime.run import run_job
-
-sys.path.insert(0, str(Path(__file__).parent))
-from checkpoints import save  # noqa: E402
 
 
 @pytest.fixture(params=["transformers", "torch"])

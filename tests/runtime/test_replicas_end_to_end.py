@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from checkpoints import SIZES, reference, save
+from linear_checkpoints import save_linear
 
 from siltwin.runtime.fits import peaks
 from siltwin.runtime.job import Job
 from siltwin.runtime.prepare import prepare
 from siltwin.runtime.routing import recorded
 from siltwin.runtime.run import RunResult, run_job
-
-sys.path.insert(0, str(Path(__file__).parent))
-from checkpoints import SIZES, reference, save  # noqa: E402
-from linear_checkpoints import save_linear  # noqa: E402
 
 NEW_TOKENS = 5
 PROMPTS = [[(5 * index + 3 * length) % SIZES["vocab_size"] for index in range(length)] for length in (1, 9, 40)]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from checkpoints import SIZES, reference
+from scaled_checkpoints import SCALED_FAMILIES, save_scaled
+from test_quantised_weights import decoded
 
 from siltwin.isa.dtype import BF16, FP32
 from siltwin.isa.work import Unit
@@ -21,11 +23,6 @@ from siltwin.runtime.lowering.stage import LoweringOptions
 from siltwin.runtime.plan import Variant
 from siltwin.runtime.routing import recorded
 from siltwin.runtime.run import RunResult, run_job
-
-sys.path.insert(0, str(Path(__file__).parent))
-from checkpoints import SIZES, reference  # noqa: E402
-from scaled_checkpoints import SCALED_FAMILIES, save_scaled  # noqa: E402
-from test_quantised_weights import decoded  # noqa: E402
 
 NEW_TOKENS = 24
 LAYOUTS = ["tp=1", "tp=2", "tp=4", "pp=3", "tp=2,pp=2"]

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from checkpoints import SIZES, reference, save
+from kimi_k3_checkpoints import save_kimi_k3
+from latent_checkpoints import save_latent
+from linear_checkpoints import save_linear
+from scaled_checkpoints import save_scaled
 
 from siltwin.runtime.align import align
 from siltwin.runtime.job import Job
 from siltwin.runtime.routing import recorded
 from siltwin.runtime.run import RunResult, run_job
-
-sys.path.insert(0, str(Path(__file__).parent))
-from checkpoints import SIZES, reference, save  # noqa: E402
-from kimi_k3_checkpoints import save_kimi_k3  # noqa: E402
-from latent_checkpoints import save_latent  # noqa: E402
-from linear_checkpoints import save_linear  # noqa: E402
-from scaled_checkpoints import save_scaled  # noqa: E402
 
 NEW_TOKENS = 4
 MAKERS = {

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from checkpoints import reference
+from latent_checkpoints import SPARSE_FAMILIES, pack_fp8, save_latent
+from test_latent_end_to_end import NEW_TOKENS, PROMPTS, check, run
 
 from siltwin.isa.dtype import BF16, FP32
 from siltwin.models.config import read_config
@@ -15,11 +17,6 @@ from siltwin.models.shelf import shipped_configs
 from siltwin.runtime.align import align
 from siltwin.runtime.job import Job
 from siltwin.runtime.judging import choice_hints
-
-sys.path.insert(0, str(Path(__file__).parent))
-from checkpoints import reference  # noqa: E402
-from latent_checkpoints import SPARSE_FAMILIES, pack_fp8, save_latent  # noqa: E402
-from test_latent_end_to_end import NEW_TOKENS, PROMPTS, check, run  # noqa: E402
 
 LAYOUTS = ["tp=1", "tp=2", "tp=4", "pp=2", "tp=2,ep=2", "tp=4,ep=4", "tp=4,pp=2,ep=2", "tp=2,pp=2,dp=2,ep=4"]
 SHARED = ["full", "shared", "shared", "shared", "shared"]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from checkpoints import MOE_FAMILIES, SIZES, reference, save
+from latent_checkpoints import save_latent
+from linear_checkpoints import save_linear
 
 from siltwin.isa.errors import ConfigError
 from siltwin.models.checkpoint import open_checkpoint
@@ -22,11 +24,6 @@ from siltwin.runtime.numbers import Numbers
 from siltwin.runtime.prepare import prepare
 from siltwin.runtime.routing import recorded
 from siltwin.runtime.run import RunResult, run_job
-
-sys.path.insert(0, str(Path(__file__).parent))
-from checkpoints import MOE_FAMILIES, SIZES, reference, save  # noqa: E402
-from latent_checkpoints import save_latent  # noqa: E402
-from linear_checkpoints import save_linear  # noqa: E402
 
 NEW_TOKENS = 4
 PROMPTS = [[(5 * index + 3 * length) % SIZES["vocab_size"] for index in range(length)] for length in (1, 9, 40)]

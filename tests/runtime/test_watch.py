@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,17 +11,15 @@ import numpy as np
 import pytest
 
 pytest.importorskip("transformers")
-from safetensors.numpy import load_file, save_file  # noqa: E402
+from checkpoints import save
+from safetensors.numpy import load_file, save_file
 
-from siltwin.isa.arithmetic import Arithmetic  # noqa: E402
-from siltwin.isa.meaning import ArrayMemory  # noqa: E402
-from siltwin.runtime.job import Job  # noqa: E402
-from siltwin.runtime.report import OutOfRange, Report  # noqa: E402
-from siltwin.runtime.run import run_job  # noqa: E402
-from siltwin.runtime.watch import describe  # noqa: E402
-
-sys.path.insert(0, str(Path(__file__).parent))
-from checkpoints import save  # noqa: E402
+from siltwin.isa.arithmetic import Arithmetic
+from siltwin.isa.meaning import ArrayMemory
+from siltwin.runtime.job import Job
+from siltwin.runtime.report import OutOfRange, Report
+from siltwin.runtime.run import run_job
+from siltwin.runtime.watch import describe
 
 HUGE = 3e4  # of fp16's 65504
 PROMPTS = ((5, 9, 11, 2), (3, 7, 42, 8, 42, 1))  # token 42 stands in request 1 alone, first at position 2

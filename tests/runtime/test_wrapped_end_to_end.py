@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from wrapped_checkpoints import WRAPPED, as_the_hub_has_kimi, save_wrapped, wrapped_reference
 
 from siltwin.isa.errors import ConfigError, UnsupportedError
 from siltwin.models.checkpoint import open_checkpoint
@@ -15,9 +15,6 @@ from siltwin.models.config import read_config
 from siltwin.runtime.align import align
 from siltwin.runtime.job import Job
 from siltwin.runtime.run import run_job
-
-sys.path.insert(0, str(Path(__file__).parent))
-from wrapped_checkpoints import WRAPPED, as_the_hub_has_kimi, save_wrapped, wrapped_reference  # noqa: E402
 
 PROMPTS = [[(7 * index + 3 * length) % 120 for index in range(length)] for length in (1, 40)]
 TEXT_FAMILY = {
