@@ -13,20 +13,20 @@ from click.testing import CliRunner
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
-from checkpoints import save
-from latent_checkpoints import save_latent
-from planted import Weights, plant
+from checkpoints import save  # noqa: E402
+from latent_checkpoints import save_latent  # noqa: E402
+from planted import Weights, plant  # noqa: E402
 
-from siltwin.cli import cli
-from siltwin.isa.errors import ConfigError
-from siltwin.models.checkpoint import open_checkpoint
-from siltwin.runtime import align as align_room
-from siltwin.runtime.align import align
-from siltwin.runtime.align_ask import AlignAsk
-from siltwin.runtime.job import Job
-from siltwin.runtime.reference import open_reference
-from siltwin.runtime.report_align import AlignReport
-from siltwin.runtime.texts import _cut
+from siltwin.cli import cli  # noqa: E402
+from siltwin.isa.errors import ConfigError  # noqa: E402
+from siltwin.models.checkpoint import open_checkpoint  # noqa: E402
+from siltwin.runtime import align as align_room  # noqa: E402
+from siltwin.runtime.align import align  # noqa: E402
+from siltwin.runtime.align_ask import AlignAsk  # noqa: E402
+from siltwin.runtime.job import Job  # noqa: E402
+from siltwin.runtime.reference import open_reference  # noqa: E402
+from siltwin.runtime.report_align import AlignReport  # noqa: E402
+from siltwin.runtime.texts import _cut  # noqa: E402
 
 SIZES: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "head_dim": 16, "num_attention_heads": 8}
 MOE = SIZES | {"moe_intermediate_size": 128, "num_experts": 6}

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-import transformers
-from checkpoints import save
-from latent_checkpoints import save_latent
+import transformers  # noqa: E402
+from checkpoints import save  # noqa: E402
+from latent_checkpoints import save_latent  # noqa: E402
 
-from siltwin.isa.errors import ConfigError, NotYetError
-from siltwin.models.shelf import find_model
-from siltwin.runtime.job import Job
-from siltwin.runtime.prepare import prepare
-from siltwin.runtime.run import RunResult, run_job
+from siltwin.isa.errors import ConfigError, NotYetError  # noqa: E402
+from siltwin.models.shelf import find_model  # noqa: E402
+from siltwin.runtime.job import Job  # noqa: E402
+from siltwin.runtime.prepare import prepare  # noqa: E402
+from siltwin.runtime.run import RunResult, run_job  # noqa: E402
 
 PROMPT = tuple((7 * index + 3) % 131 for index in range(37))
 

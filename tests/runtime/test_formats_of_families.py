@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-from checkpoints import reference, save
-from latent_checkpoints import pack_fp8, save_latent
-from linear_checkpoints import save_linear
-from packed_checkpoints import is_packed
-from safetensors.torch import load_file, save_file
+from checkpoints import reference, save  # noqa: E402
+from latent_checkpoints import pack_fp8, save_latent  # noqa: E402
+from linear_checkpoints import save_linear  # noqa: E402
+from packed_checkpoints import is_packed  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
 
-from siltwin.isa.errors import NotYetError
-from siltwin.isa.formats.quantise import dequantise, quantise
-from siltwin.isa.formats.scheme import SCHEMES
-from siltwin.runtime.job import Job
-from siltwin.runtime.run import RunResult, run_job
+from siltwin.isa.errors import NotYetError  # noqa: E402
+from siltwin.isa.formats.quantise import dequantise, quantise  # noqa: E402
+from siltwin.isa.formats.scheme import SCHEMES  # noqa: E402
+from siltwin.runtime.job import Job  # noqa: E402
+from siltwin.runtime.run import RunResult, run_job  # noqa: E402
 
 PROMPT = [(7 * index + 3) % 97 for index in range(21)]
 UNTOUCHED = ("in_proj_ba", "conv1d")  # beta, decay and convolutions

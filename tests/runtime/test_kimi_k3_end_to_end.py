@@ -21,8 +21,8 @@ from siltwin.runtime.routing import recorded
 from siltwin.runtime.run import RunResult, run_job
 
 torch = pytest.importorskip("torch")
-from kimi_k3_checkpoints import SIZES, save_kimi_k3
-from kimi_k3_statement import KimiK3
+from kimi_k3_checkpoints import SIZES, save_kimi_k3  # noqa: E402
+from kimi_k3_statement import KimiK3  # noqa: E402
 
 NEW_TOKENS = 24
 LAYOUTS = ["tp=1", "tp=2", "tp=4", "pp=2", "pp=4", "tp=2,ep=2", "tp=4,pp=2", "dp=2,tp=2,pp=2,ep=4", "tp=4,ep=4,pp=2"]

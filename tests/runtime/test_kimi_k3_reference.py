@@ -17,8 +17,8 @@ from siltwin.runtime.reference import open_reference
 from siltwin.runtime.report_align import AlignReport
 
 torch = pytest.importorskip("torch")
-from kimi_k3_checkpoints import save_kimi_k3
-from kimi_k3_statement import KimiK3
+from kimi_k3_checkpoints import save_kimi_k3  # noqa: E402
+from kimi_k3_statement import KimiK3  # noqa: E402
 
 IDS = [(5 * at + 2) % 131 for at in range(40)]
 FORMS: list[tuple[bool, dict[str, Any]]] = [

@@ -9,14 +9,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from checkpoints import reference, save
-from packed_checkpoints import FORMS, gpt_oss, library_weights, pack, rewrite
+from checkpoints import reference, save  # noqa: E402
+from packed_checkpoints import FORMS, gpt_oss, library_weights, pack, rewrite  # noqa: E402
 
-from siltwin.isa.dtype import BF16, FP32, decode
-from siltwin.models.checkpoint import Checkpoint, open_checkpoint
-from siltwin.runtime.align import align
-from siltwin.runtime.job import Job
-from siltwin.runtime.run import run_job
+from siltwin.isa.dtype import BF16, FP32, decode  # noqa: E402
+from siltwin.models.checkpoint import Checkpoint, open_checkpoint  # noqa: E402
+from siltwin.runtime.align import align  # noqa: E402
+from siltwin.runtime.job import Job  # noqa: E402
+from siltwin.runtime.run import run_job  # noqa: E402
 
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16, "num_attention_heads": 8}
 FAMILIES: dict[str, dict[str, Any]] = {

@@ -9,16 +9,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from checkpoints import save
-from packed_checkpoints import pack
+from checkpoints import save  # noqa: E402
+from packed_checkpoints import pack  # noqa: E402
 
-from siltwin.isa.dtype import FP32
-from siltwin.isa.errors import ConfigError
-from siltwin.isa.formats.scheme import SCHEMES
-from siltwin.models.checkpoint import open_checkpoint
-from siltwin.runtime.job import Job
-from siltwin.runtime.lowering.held import Held, Piece, packed_buffer
-from siltwin.runtime.run import RunResult, run_job
+from siltwin.isa.dtype import FP32  # noqa: E402
+from siltwin.isa.errors import ConfigError  # noqa: E402
+from siltwin.isa.formats.scheme import SCHEMES  # noqa: E402
+from siltwin.models.checkpoint import open_checkpoint  # noqa: E402
+from siltwin.runtime.job import Job  # noqa: E402
+from siltwin.runtime.lowering.held import Held, Piece, packed_buffer  # noqa: E402
+from siltwin.runtime.run import RunResult, run_job  # noqa: E402
 
 SIZES: dict[str, Any] = {
     "hidden_size": 64,

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-import transformers
-from checkpoints import save
-from packed_checkpoints import pack, rewrite
-from safetensors.torch import load_file, save_file
+import transformers  # noqa: E402
+from checkpoints import save  # noqa: E402
+from packed_checkpoints import pack, rewrite  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
 
-from siltwin.isa.errors import ConfigError
-from siltwin.models.checkpoint import open_checkpoint
-from siltwin.runtime.job import Job
-from siltwin.runtime.run import RunResult, run_job
+from siltwin.isa.errors import ConfigError  # noqa: E402
+from siltwin.models.checkpoint import open_checkpoint  # noqa: E402
+from siltwin.runtime.job import Job  # noqa: E402
+from siltwin.runtime.run import RunResult, run_job  # noqa: E402
 
 SIZES: dict[str, Any] = {"hidden_size": 160, "intermediate_size": 192, "head_dim": 16, "num_attention_heads": 8}
 PROMPT = tuple((7 * index + 3) % 131 for index in range(20))

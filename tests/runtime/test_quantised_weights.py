@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-from checkpoints import reference, save
-from packed_checkpoints import is_packed
-from safetensors.torch import load_file, save_file
+from checkpoints import reference, save  # noqa: E402
+from packed_checkpoints import is_packed  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
 
-from siltwin.isa.errors import ConfigError
-from siltwin.isa.formats.quantise import dequantise, quantise
-from siltwin.isa.formats.scheme import SCHEMES
-from siltwin.runtime.job import Job
-from siltwin.runtime.quantised_weights import weight_scheme
-from siltwin.runtime.run import RunResult, run_job
+from siltwin.isa.errors import ConfigError  # noqa: E402
+from siltwin.isa.formats.quantise import dequantise, quantise  # noqa: E402
+from siltwin.isa.formats.scheme import SCHEMES  # noqa: E402
+from siltwin.runtime.job import Job  # noqa: E402
+from siltwin.runtime.quantised_weights import weight_scheme  # noqa: E402
+from siltwin.runtime.run import RunResult, run_job  # noqa: E402
 
 SIZES: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "head_dim": 16, "num_attention_heads": 8}
 MOE = SIZES | {"moe_intermediate_size": 128, "num_experts": 6}
