@@ -1,9 +1,9 @@
-"""Decode of SmolLM2-135M on six emulated cards (tp=3, pp=2) in bf16: tokens a second of wall time under SimPy.
+"""Decode of SmolLM2-135M on six emulated cards (tp=3, pp=2) in bf16: tokens a second of wall time.
 
-    python benchmarks/bench_decode.py [--tokens 64] [--profile]
+    python benchmarks/bench_decode.py [--engine simpy|compiled] [--tokens 64] [--profile]
 
-Prints how a token's time divides into arithmetic (the kernels of all six cards) and SimPy (the calendar), measured in
-one run, token by token, after a few to warm up. `make run` installs the weights.
+Prints how a token's time divides into arithmetic (the kernels of all six cards) and the calendar, measured in one run,
+token by token, after a few to warm up. `make run` installs the weights.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ import time
 from statistics import median
 from typing import NamedTuple
 
-from siltwin.emulator.calendar.activity import now_ps
 from siltwin.emulator.kernels.threads import host_threads
-from siltwin.runtime.job import Job
+from siltwin.runtime.job import ENGINES, Engine, Job
 from siltwin.runtime.numbers import Numbers
 from siltwin.runtime.prepare import prepare
 from siltwin.runtime.run import start_run, time_step
@@ -32,19 +31,19 @@ class StepSeconds(NamedTuple):
     """Wall time of one step."""
 
     arithmetic: float
-    simpy: float
+    calendar: float
 
     @property
     def both(self) -> float:
         """All of it."""
-        return self.arithmetic + self.simpy
+        return self.arithmetic + self.calendar
 
 
-def decode(tokens: int, profile: cProfile.Profile | None) -> list[StepSeconds]:
+def decode(tokens: int, engine: Engine, profile: cProfile.Profile | None) -> list[StepSeconds]:
     """The steps of a job that generates `tokens` tokens after the warm ones."""
     job = Job(
         MODEL, CARD, layout=LAYOUT, dtype="bfloat16", prompts=(PROMPT,), max_new_tokens=tokens + WARM_STEPS,
-        ignore_eos=True,
+        ignore_eos=True, engine=engine,
     )  # fmt: skip
     prepared = prepare(job)
     numbers, state = Numbers(prepared.plan, prepared.checkpoint), start_run(prepared)
@@ -55,7 +54,7 @@ def decode(tokens: int, profile: cProfile.Profile | None) -> list[StepSeconds]:
         if profile is not None and step.index == WARM_STEPS:
             profile.enable()
         begun = time.perf_counter()
-        state.memory.begin(step, state.requests, now_ps(state.cluster.env))
+        state.memory.begin(step, state.requests, state.cluster.now_ps)
         result = numbers.run(step, state.requests, state.memory.pool)
         computed = time.perf_counter()
         time_step(state, step)
@@ -70,20 +69,21 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=64, help="tokens that are measured")
+    parser.add_argument("--engine", choices=ENGINES, default="simpy")
     parser.add_argument("--profile", action="store_true", help="print where the time goes (which slows it)")
     given = parser.parse_args()
     if given.tokens < 1:
         parser.error(f"--tokens {given.tokens}: give 1 or more")
     profile = cProfile.Profile() if given.profile else None
-    steps = decode(given.tokens, profile)
+    steps = decode(given.tokens, given.engine, profile)
     warm = steps[WARM_STEPS:]
     whole = sum(step.both for step in warm)
-    arithmetic, simpy = (sum(part) / whole for part in zip(*warm, strict=True))
+    arithmetic, calendar = (sum(part) / whole for part in zip(*warm, strict=True))
     print(f"prefill and first steps: {', '.join(f'{step.both * 1e3:.0f}' for step in steps[:WARM_STEPS])} ms")
     print(
         f"decode, {host_threads()} host threads: {len(warm) / whole:.1f} tokens/s "
         f"(target {TARGET_TOKENS_PER_S}; median {1 / median(step.both for step in warm):.1f}), "
-        f"{whole / len(warm) * 1e3:.1f} ms a token: arithmetic {arithmetic:.0%}, SimPy {simpy:.0%}"
+        f"{whole / len(warm) * 1e3:.1f} ms a token: arithmetic {arithmetic:.0%}, {given.engine} calendar {calendar:.0%}"
     )
     if profile is not None:
         pstats.Stats(profile).sort_stats("tottime").print_stats(25)
