@@ -89,6 +89,7 @@ def read_kda(fields: Fields, layers: int, gates: bool = False) -> LinearConfig:
     """
     table: Any = fields.take("linear_attn_config", None, record=False)
     if table is None:
+        fields.take("layer_types")  # must be there: transformers' own default is not the pattern of published files
         is_linear = read_layer_kinds(fields, layers)
         heads, dim = fields.integer("linear_num_heads"), fields.integer("linear_head_dim")
         kernel = fields.integer("linear_conv_kernel_dim", 4, 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -58,7 +59,8 @@ def read_ropes_by_kind(
 ) -> tuple[Rope, Rope]:
     """The ropes of full and of sliding layers: a table a kind (v5), or rope_theta, rope_local_base_freq, rope_scaling.
 
-    As in transformers, the second spelling's rope_scaling bends full layers alone; `thetas` are the defaults.
+    As in transformers, the second spelling's rope_scaling bends full layers alone, and yarn's range is truncated to
+    whole pairs whatever a kind's `truncate` says, which is looked for beside the tables; `thetas` are the defaults.
     """
     kinds = ("full_attention", "sliding_attention")
     given: Any = fields.take("rope_parameters", None, record=False)
@@ -73,7 +75,8 @@ def read_ropes_by_kind(
     for kind, theta, default in zip(kinds, outer, thetas, strict=True):
         table = {"rope_theta": theta, **(tables.get(kind) or {})}
         inner = Fields({"rope_parameters": table}, f"{fields.where}: {kind}")
-        ropes.append(read_rope(inner, head_dim, max_position_embeddings, default))
+        rope = read_rope(inner, head_dim, max_position_embeddings, default)
+        ropes.append(replace(rope, scaling=replace(rope.scaling, truncate=True)))
         fields.assumed += inner.assumed
         tables = {**tables, kind: inner.resolved["rope_parameters"]}
     fields.resolved["rope_parameters"] = tables

@@ -11,6 +11,7 @@ from siltwin.isa.errors import ConfigError
 from siltwin.models.config import read_config, read_json
 from siltwin.models.graph import build_graph, total_parameters
 from siltwin.models.registry import known_families
+from siltwin.models.rope import inv_frequencies
 from siltwin.models.shelf import shipped_configs
 
 SUPPORTED = [name for name, path in shipped_configs().items() if read_json(path).get("model_type") in known_families()]
@@ -69,6 +70,19 @@ def test_gemma3s_defaults_are_those_of_transformers() -> None:
     assert (config.num_heads, config.num_kv_heads, config.head_dim, config.vocab_size) == (8, 4, 256, 262_208)
     assert (config.rope.theta, config.score_scale, config.tied) == (1e6, 1 / 16, True)
     assert any(text.startswith("rms_norm_eps=1e-06") for text in config.assumed)
+
+
+def test_gemma3s_yarn_is_that_of_transformers_though_a_kinds_table_asks_for_no_truncation() -> None:
+    """Transformers looks for `truncate` beside the tables of the kinds, where it never stands."""
+    from transformers import AutoConfig
+    from transformers.models.gemma3.modeling_gemma3 import Gemma3RotaryEmbedding
+
+    yarn = {"rope_type": "yarn", "rope_theta": 12345.6, "factor": 2.0, "original_max_position_embeddings": 64}
+    tables = {"full_attention": yarn | {"truncate": False}, "sliding_attention": {"rope_type": "default"}}
+    raw = GEMMA3 | {"head_dim": 20, "rope_parameters": tables, "max_position_embeddings": 128}
+    rope = read_config(raw).rope
+    theirs = Gemma3RotaryEmbedding(AutoConfig.for_model(**raw)).full_attention_inv_freq
+    assert inv_frequencies(rope, 1).tolist() == pytest.approx(theirs.tolist(), rel=1e-6)
 
 
 @pytest.mark.parametrize(
