@@ -245,8 +245,10 @@ def coverage(json_to: str | None, **asked: Any) -> None:
 def cards(name: str | None, json_to: str | None) -> None:
     """Show the cards side by side, or every number of one (a name or a .yaml file) and what it rests on."""
     from .runtime.catalogue import card_detail, cards_report
+    from .runtime.files import check_outputs
     from .runtime.render_lists import print_card, print_cards
 
+    check_outputs(json_to)
     if name is None:
         _show(cards_report(), print_cards, json_to)
     else:
@@ -259,8 +261,10 @@ def cards(name: str | None, json_to: str | None) -> None:
 def models(name: str | None, json_to: str | None) -> None:
     """Show the models that may be named, or one (a name, directory, .gguf or config.json file) in full."""
     from .runtime.catalogue import model_report, models_report
+    from .runtime.files import check_outputs
     from .runtime.render_lists import print_models
 
+    check_outputs(json_to)
     _show(models_report() if name is None else model_report(name), print_models, json_to)
 
 

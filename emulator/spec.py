@@ -168,7 +168,7 @@ def load_card(name_or_path: str | Path) -> CardSpec:
         near = get_close_matches(text.lower(), shipped, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise ConfigError(
-            f"unknown card {text!r}{hint} Known: {', '.join(card_names())}; a file's name must end in .yaml"
+            f"unknown card {text!r}{hint or ';'} known: {', '.join(card_names())}; a file's name must end in .yaml"
         )
     return shipped[text.lower()]
 

@@ -15,7 +15,9 @@ from ..emulator.payload import Inspect, Site
 from ..isa.errors import ConfigError
 from ..isa.experts import GROUPED_MATMUL
 from ..models.checkpoint import Checkpoint
+from ..models.fields import cut
 from ..models.paths import is_there
+from .files import PROMPT_IDS_FORM, read_text
 from .kv_cache import PagePools
 from .lowering.passes.packed import INPUT_SCALE, LARGEST, pairs, scale_beside
 from .plan import JobPlan, Lengths
@@ -23,6 +25,7 @@ from .scheduler import Request, Step
 
 SEQUENCE_TOKENS = 64  # of seeded calibration sequences, where the model takes so many
 MOST_TOKENS = 1 << 20
+MOST_DIGITS = 9  # of a number of tokens
 
 Scales = Mapping[str, float]  # by the buffer that holds each
 
@@ -41,16 +44,16 @@ def calibration_ids(asked: str, checkpoint: Checkpoint, seed: int) -> tuple[tupl
     ConfigError for none of these, or for tokens that the model does not take.
     """
     vocab, limit = checkpoint.graph.vocab_size, checkpoint.graph.max_position_embeddings
-    if asked.isdigit():
-        count = int(asked)
+    if asked.isdecimal():
+        count = int(asked) if len(asked) <= MOST_DIGITS else 0
         if not 1 <= count <= MOST_TOKENS:
-            raise ConfigError(f"--calibrate {asked}: from 1 to {MOST_TOKENS} tokens, or a file")
+            raise ConfigError(f"--calibrate {cut(asked)}: from 1 to {MOST_TOKENS} tokens, or a file")
         drawn = np.random.default_rng(seed).integers(0, vocab, count).tolist()
         each = min(SEQUENCE_TOKENS, limit)
         return tuple(tuple(drawn[at : at + each]) for at in range(0, count, each))
     path = Path(asked)
     if not is_there(path):
-        raise ConfigError(f"--calibrate {asked} is no number of tokens and no file")
+        raise ConfigError(f"--calibrate {cut(asked)} is no number of tokens and no file")
     ids = _of_json(path) if path.suffix == ".json" else _of_text(path, checkpoint)
     for number, sequence in enumerate(ids):
         if not sequence or len(sequence) > limit or any(not 0 <= token < vocab for token in sequence):
@@ -64,21 +67,20 @@ def calibration_ids(asked: str, checkpoint: Checkpoint, seed: int) -> tuple[tupl
 
 def _of_json(path: Path) -> tuple[tuple[int, ...], ...]:
     try:
-        read = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: {error}") from None
+        read = json.loads(read_text(str(path)))
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"{path}: not valid JSON ({error}); --calibrate wants {PROMPT_IDS_FORM}, or a text file"
+        ) from None
     if not isinstance(read, list) or not all(
         isinstance(ids, list) and all(type(token) is int for token in ids) for ids in read
     ):
-        raise ConfigError(f"{path} must hold a list of lists of token ids")
+        raise ConfigError(f"{path}: --calibrate wants {PROMPT_IDS_FORM}, or a text file")
     return tuple(map(tuple, read))
 
 
 def _of_text(path: Path, checkpoint: Checkpoint) -> tuple[tuple[int, ...], ...]:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: {error}") from None
+    lines = read_text(str(path)).splitlines()
     tokenizer, limit = checkpoint.require_tokenizer(), checkpoint.graph.max_position_embeddings
     return tuple(tuple(tokenizer.encode(line)[:limit]) for line in lines if line.strip())
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from ..isa.errors import ConfigError
 from ..isa.instruction import Array, split_even
 from ..models.blocks import Graph, Moe
 from ..models.fields import cut
+from .files import read_text
 from .layout import Layout
 from .lowering.weights import layer_name
 
@@ -57,9 +57,11 @@ def placements_of(graph: Graph, layout: Layout, loads: Mapping[int, Sequence[flo
 def read_loads(path: str, graph: Graph) -> dict[int, Sequence[float]]:
     """Loads of experts from a JSON file: a list for all layers, or lists by layer index; ConfigError if neither."""
     try:
-        content = json.loads(Path(path).read_text())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"--expert-loads {path!r} cannot be read: {error}") from None
+        content = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"--expert-loads {path!r}: not valid JSON ({error}); give a list of loads, or lists by layer index"
+        ) from None
     counts = {layer.index: layer.mlp.experts.count for layer in graph.layers if isinstance(layer.mlp, Moe)}
     by_layer = {str(index): content for index in counts} if isinstance(content, list) else content
     if not isinstance(by_layer, dict):

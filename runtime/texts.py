@@ -82,6 +82,8 @@ def _ids(text: str, checkpoint: Checkpoint) -> list[int]:
     """The tokens of a text, of a text file, or of a .json file that holds a list of ids."""
     path = Path(text) if len(text) < 4096 and "\n" not in text else None
     is_file = path is not None and _is_file(path)
+    if path is not None and _is_directory(path):
+        raise ConfigError(f"--text {text!r} is a directory; give a file or some text")
     if path is not None and not is_file and _looks_like_a_file(text):
         raise ConfigError(f"--text {text!r} is no file that is there, and looks like one; give a file or some text")
     if not is_file:
@@ -95,6 +97,13 @@ def _ids(text: str, checkpoint: Checkpoint) -> list[int]:
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def _is_directory(path: Path) -> bool:
+    try:
+        return path.is_dir()
     except (OSError, ValueError):
         return False
 

@@ -63,6 +63,8 @@ def test_fusions_are_named_on_the_command_line(tmp_path: Path) -> None:
     assert result.exit_code == 0 and "fuse swiglu: 30 places, into fused_matmul; 30 fewer launches" in result.stdout
     assert [item["name"] for item in json.loads(path.read_text())["passes"]] == ["fuse swiglu"]
     wrong = siltwin("run", "SmolLM2-135M", *SIZES, "--no-payload", "--fuse", "swigglu")
+    none = siltwin("run", "SmolLM2-135M", *SIZES, "--no-payload", "--fuse", ",")
+    assert none.exit_code == 2 and "--fuse ',' names no fusion; choose of dequantise-matmul" in none.stderr
     assert (
         wrong.exit_code == 2
         and "--fuse 'swigglu' is no fusion; choose of dequantise-matmul, norm-matmul" in wrong.stderr

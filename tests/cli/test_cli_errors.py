@@ -131,6 +131,12 @@ def test_garbage_is_no_program(siltwin: Cli, tmp_path: Path) -> None:
     assert "line 2" in siltwin("asm", str(file)).stderr
 
 
+@pytest.mark.parametrize("command", ["cards", "models"])
+def test_lists_say_that_they_cannot_be_written_before_they_are_made(siltwin: Cli, command: str) -> None:
+    result = siltwin(command, "of no such name", "--json", ".")
+    assert (result.exit_code, result.stderr) == (2, "error: cannot write '.': it is a directory\n")
+
+
 @pytest.mark.parametrize("command", ["cards", "models", "schema"])
 def test_a_stdout_without_room_is_the_users_error(command: str) -> None:
     if not Path("/dev/full").exists():

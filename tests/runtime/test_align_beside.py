@@ -161,6 +161,8 @@ def test_a_text_that_cannot_be_read_is_refused_by_what_is_wrong_with_it(llama: P
             align(job(llama, "float32"), AlignAsk(text=str(file)))
     with pytest.raises(ConfigError, match="'missing.txt' is no file that is there, and looks like one"):
         align(job(llama, "float32"), AlignAsk(text="missing.txt"))
+    with pytest.raises(ConfigError, match="is a directory; give a file or some text"):
+        align(job(llama, "float32"), AlignAsk(text=str(tmp_path)))
     with pytest.raises(ConfigError, match="has no tokenizer"):
         align(job(llama, "float32"), AlignAsk(text="Plain words, and no tokenizer"))
     with pytest.raises(ConfigError, match="--window 400 passes the model's 128 positions"):

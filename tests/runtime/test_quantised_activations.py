@@ -205,3 +205,19 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             run(path, **options)
+
+
+def test_a_calibration_set_of_another_form_is_refused(tmp_path: Path) -> None:
+    path, file = save(tmp_path, "llama", 0, **SIZES), tmp_path / "ids.json"
+    for asked, content, message in (
+        ("\u00b2", "", "--calibrate \u00b2 is no number of tokens and no file"),  # a digit, and no number
+        ("9" * 5000, "", "from 1 to 1048576 tokens, or a file"),
+        (str(tmp_path), "", "cannot read .*: Is a directory"),
+        (str(file), "[" * 100_000, "not valid JSON .*--calibrate wants a list of lists of token ids"),
+        (str(file), "[1, 2]", "--calibrate wants a list of lists of token ids, as .*, or a text file"),
+        (str(file), "[[1, 99999]]", "sequence 0 of 2 must be 1 to"),
+        (str(file), "[]", "holds no sequence"),
+    ):
+        file.write_text(content)
+        with pytest.raises(ConfigError, match=message):
+            run(path, activations="int8", weights="int8", calibrate=asked)

@@ -135,7 +135,8 @@ def test_the_most_loaded_are_copied_and_packed_to_balance() -> None:
         ('{"9": [1]}', "'9' is no layer with experts"),
         ('{"0": [1, 2, 3, 4, 5, 6, -7]}', "must be a list of numbers, 0 or more"),
         ("7", "give a list, or lists by layer index"),
-        ("{", "cannot be read"),
+        ("{", "not valid JSON"),
+        ("[" * 100_000, "not valid JSON"),
     ],
 )
 def test_loads_that_cannot_be_are_refused(path: Path, tmp_path: Path, content: str, message: str) -> None:

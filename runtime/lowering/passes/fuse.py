@@ -23,6 +23,8 @@ def parse_fusions(text: str | None) -> tuple[str, ...]:
     if text is None:
         return DEFAULT_FUSIONS
     names, known = {name.strip() for name in text.split(",") if name.strip()}, fusion_names()
+    if not names:
+        raise ConfigError(f"--fuse {text!r} names no fusion; choose of {', '.join(known)}, or {ALL}, or {NONE}")
     unknown = sorted(names - {ALL, NONE, *known})
     if unknown:
         raise ConfigError(f"--fuse {unknown[0]!r} is no fusion; choose of {', '.join(known)}, or {ALL}, or {NONE}")
