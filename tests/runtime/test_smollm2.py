@@ -9,7 +9,7 @@ from siltwin.models.checkpoint import open_checkpoint
 from siltwin.models.shelf import list_models
 from siltwin.runtime.align import align
 from siltwin.runtime.job import Job
-from siltwin.runtime.reference import Reference
+from siltwin.runtime.reference import Reference, open_reference
 from siltwin.runtime.run import run_job
 
 MODEL = "smollm2-135m-instruct"
@@ -29,7 +29,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def reference() -> Reference:
-    return Reference(open_checkpoint(MODEL))
+    return open_reference(open_checkpoint(MODEL))
 
 
 @pytest.fixture(scope="module")
