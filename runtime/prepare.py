@@ -20,7 +20,7 @@ from ..models.graph import ropes
 from ..models.scale import scaled_checkpoint
 from .calibration import calibration_ids
 from .job import MOST_TOKENS, Job
-from .layout import check_layout, parse_layout
+from .layout import Layout, check_layout, parse_layout
 from .layout_warnings import layout_warnings
 from .lowering.passes.cache import CodedCache
 from .lowering.passes.fuse import parse_fusions
@@ -103,7 +103,7 @@ def prepare(job: Job, *, any_dtype: bool = False) -> Prepared:
         all_logits=job.logits,
         cp_prefill="allgather" if job.cp_prefill == "allgather" else "ring",
         holding=(holding := holding_of(job.weights, job.group, checkpoint)),
-        cache=coded_cache_of(kv_dtype, job.kv_scales),
+        cache=coded_cache_of(kv_dtype, job.kv_scales, layout),
         activations=activations_of(job.activations, job.calibrate is not None, holding, card),
         calibration=() if job.calibrate is None else calibration_ids(job.calibrate, checkpoint, job.seed),
         fuse=parse_fusions(job.fuse),
@@ -182,7 +182,7 @@ def _dtypes(job: Job, checkpoint: Checkpoint, card: CardSpec | None) -> tuple[DT
     return dtype, kv_dtype
 
 
-def coded_cache_of(kv_dtype: DType, scales: str | None) -> CodedCache | None:
+def coded_cache_of(kv_dtype: DType, scales: str | None, layout: Layout) -> CodedCache | None:
     """How caches hold codes: fp8 without scales unless they are asked for by head, int8 by head."""
     if kv_dtype.name not in CODED:
         if scales is not None:
@@ -192,6 +192,11 @@ def coded_cache_of(kv_dtype: DType, scales: str | None) -> CodedCache | None:
         raise ConfigError(f"--kv-scales {scales!r} is none; choose head (of each token) or tensor")
     if scales == "tensor" and not kv_dtype.is_float:
         raise ConfigError(f"--kv-scales tensor leaves {kv_dtype} without scales; use head")
+    if layout.cp > 1:
+        raise NotYetError(
+            f"--kv-dtype {kv_dtype.name} with cp={layout.cp}: contexts that lie over several cards are not read in codes "
+            "yet; use --kv-dtype bf16, or leave cp at 1"
+        )
     return CodedCache(kv_dtype, scales == "head" or not kv_dtype.is_float)
 
 

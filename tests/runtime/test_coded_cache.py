@@ -141,3 +141,5 @@ def test_what_a_cache_cannot_be_is_refused(tmp_path: Path) -> None:
         run(path, kv_dtype="fp8", kv_scales="row")
     with pytest.raises(NotYetError, match="--kv-dtype mxfp4 comes with a later version; use one of fp32"):
         run(path, kv_dtype="fp4")
+    with pytest.raises(NotYetError, match="--kv-dtype int8 with cp=2: .* use --kv-dtype bf16, or leave cp at 1"):
+        run(path, kv_dtype="int8", layout="cp=2")
