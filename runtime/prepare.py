@@ -194,8 +194,8 @@ def coded_cache_of(kv_dtype: DType, scales: str | None, layout: Layout) -> Coded
         raise ConfigError(f"--kv-scales tensor leaves {kv_dtype} without scales; use head")
     if layout.cp > 1:
         raise NotYetError(
-            f"--kv-dtype {kv_dtype.name} with cp={layout.cp}: contexts that lie over several cards are not read in codes "
-            "yet; use --kv-dtype bf16, or leave cp at 1"
+            f"--kv-dtype {kv_dtype.name} with cp={layout.cp}: contexts that lie over several cards are not yet read "
+            "in codes; use --kv-dtype bf16, or leave cp at 1"
         )
     return CodedCache(kv_dtype, scales == "head" or not kv_dtype.is_float)
 
