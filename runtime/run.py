@@ -89,11 +89,6 @@ class RunResult:
         """All spans in step order."""
         return [span for record in self.records for span in record.spans]
 
-    @property
-    def span_steps(self) -> list[StepRecord]:
-        """The step of each span, in the same order."""
-        return [record for record in self.records for _ in record.spans]
-
     def instruction_of(self, record: StepRecord, span: Span) -> tuple[str, str]:
         """(block, instruction text) that a span of a step executed."""
         program = self.programs[span.card, record.variants[span.card]]

@@ -42,14 +42,13 @@ from .flows import (
     join,
     leave,
 )
-from .refill import learn, learn_levels, refill
+from .refill import LOOKS, PATIENCE, learn, learn_levels, refill
 from .resources import Resource
 from .solver import NO_LEVEL, Ints, Members, solve
 
 UNBOUNDED = (1 << 63) - 1
 NEVER = 1 << 200  # picoseconds
 SMALL = 64  # rows of arrays at first; they double
-LOOKS, PATIENCE = 1000, 4  # looks at uses that putting levels right may take, more for each use there is
 
 Array = np.ndarray[Any, Any]
 

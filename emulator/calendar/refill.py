@@ -57,6 +57,7 @@ AT, TAKES, FILLS, WANTS = range(4)
 KEY, ITEM = range(2)
 
 
+LOOKS, PATIENCE = 1000, 4  # looks at uses that putting levels right may take, more for each use there is
 Room = tuple[Ints, Ints]  # a Scratch, as Python hands it over
 
 

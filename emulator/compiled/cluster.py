@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 
 import numpy as np
@@ -106,7 +105,7 @@ class CompiledCluster(Machines):
         self.queue_names = tuple(queue.name for queue in spec.queues)
         self.calendar.begin(len(self.cards), len(self.queue_names))
         self._resources_a_card = len(self.cards[0].resources)
-        self._prepared: OrderedDict[int, FlatPrepared] = OrderedDict()
+        self._prepared: dict[int, FlatPrepared] = {}
         self._nodes: dict[tuple[tuple[int, ...], int], tuple[int, int]] = {}
         self.in_flight: list[CompiledTicket] = []
         self._latest: dict[int, CompiledRun] = {}  # of runs in flight

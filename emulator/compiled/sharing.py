@@ -17,7 +17,6 @@ from . import machine as c
 from .machine import Machine
 
 NONE = -1
-LOOKS, PATIENCE = 1000, 4  # looks that putting levels right may take, as in `calendar.division`
 
 
 @njit(cache=True)
@@ -177,7 +176,7 @@ def divide(m: Machine) -> None:
         mem[c.LEVELS_KNOWN] = 1
         members = fill(m, np.flatnonzero(m.flows[3][:, f.TOTAL]))
     else:
-        budget = LOOKS + PATIENCE * m.flows[2].shape[0]
+        budget = r.LOOKS + r.PATIENCE * m.flows[2].shape[0]
         members, flipped = r.refill(m.flows, changed, mem[c.MARK], found, m.scratch, budget)
         flip(m, flipped)
         if members < 0:

@@ -34,6 +34,30 @@ SIZES: dict[str, Any] = {
     "gate_lower_bound": -5.0,
 }
 
+# Routed experts in mxfp4, as the published config says it.
+MXFP4 = {
+    "quant_method": "compressed-tensors",
+    "format": "mxfp4-pack-quantized",
+    "config_groups": {
+        "group_0": {
+            "targets": ["Linear"],
+            "weights": {
+                "num_bits": 4,
+                "type": "float",
+                "strategy": "group",
+                "group_size": 32,
+                "symmetric": True,
+            },
+        }
+    },
+    "ignore": [
+        "re:.*self_attn.*",
+        "re:.*shared_experts.*",
+        "re:.*mlp\\.(gate|up|gate_up|down)_proj.*",
+        "re:.*lm_head.*",
+    ],
+}
+
 
 def small_config(packed: bool = False, **changes: Any) -> dict[str, Any]:
     """A wrapper's config.json of SIZES and `changes`; None leaves an addition of K3's out."""
@@ -75,28 +99,7 @@ def small_config(packed: bool = False, **changes: Any) -> dict[str, Any]:
         **{key: value for key, value in sizes.items() if value is not None or key == "q_lora_rank"},
     }
     if packed:
-        text["quantization_config"] = {
-            "quant_method": "compressed-tensors",
-            "format": "mxfp4-pack-quantized",
-            "config_groups": {
-                "group_0": {
-                    "targets": ["Linear"],
-                    "weights": {
-                        "num_bits": 4,
-                        "type": "float",
-                        "strategy": "group",
-                        "group_size": 32,
-                        "symmetric": True,
-                    },
-                }
-            },
-            "ignore": [
-                "re:.*self_attn.*",
-                "re:.*shared_experts.*",
-                "re:.*mlp\\.(gate|up|gate_up|down)_proj.*",
-                "re:.*lm_head.*",
-            ],
-        }
+        text["quantization_config"] = MXFP4
     return {
         "architectures": ["KimiK3ForConditionalGeneration"],
         "model_type": "kimi_k3",

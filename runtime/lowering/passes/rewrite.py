@@ -67,8 +67,3 @@ def with_blocks(program: Program, blocks: Iterable[Block]) -> Program:
     if mentioned and CONTEXT not in {extent.name for extent in extents}:
         extents = (Extent(CONTEXT), *extents)
     return replace(program, blocks=made, extents=extents)
-
-
-def needs_context(program: Program) -> bool:
-    """Whether some shape of the program depends on the longest context of a step."""
-    return any(extent.name == CONTEXT for extent in program.extents)
