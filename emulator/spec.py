@@ -163,6 +163,8 @@ def load_card(name_or_path: str | Path) -> CardSpec:
     text = str(name_or_path)
     if Path(text).suffix.lower() in {".yaml", ".yml"}:
         return _card_of(read_mapping(Path(text)), text)
+    if text in card_names():
+        return _shipped_card(text)
     shipped = _shipped()
     if text.lower() not in shipped:
         near = get_close_matches(text.lower(), shipped, n=1)
@@ -173,9 +175,14 @@ def load_card(name_or_path: str | Path) -> CardSpec:
     return shipped[text.lower()]
 
 
+@lru_cache(maxsize=64)
+def _shipped_card(name: str) -> CardSpec:
+    return _card_of(read_mapping(CARDS / f"{name}.yaml"), f"{name}.yaml")
+
+
 @lru_cache(maxsize=1)
 def _shipped() -> dict[str, CardSpec]:
-    cards = [_card_of(read_mapping(CARDS / f"{name}.yaml"), f"{name}.yaml") for name in card_names()]
+    cards = map(_shipped_card, card_names())
     found: dict[str, CardSpec] = {}
     for card in cards:
         for name in (card.name, *card.aliases):

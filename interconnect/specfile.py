@@ -17,15 +17,23 @@ _MALFORMED_SCALARS = (ValueError, TypeError, KeyError, AttributeError)  # what P
 Spec = TypeVar("Spec", bound=BaseModel)
 
 
-class _PlainLoader(yaml.SafeLoader):
-    """SafeLoader that also refuses a key written twice and any alias (the stuff that YAML bombs are made of)."""
+class _PlainLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """SafeLoader (the fast one where it is built) that also refuses keys written twice, and aliases (YAML bombs)."""
 
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        if self.check_event(yaml.events.AliasEvent):
-            event: Any = self.peek_event()  # type: ignore[no-untyped-call]
-            raise yaml.MarkedYAMLError(problem="aliases are not allowed", problem_mark=event.start_mark)
-        node: yaml.Node | None = super().compose_node(parent, index)
-        return node
+    def get_single_node(self) -> yaml.Node | None:
+        """The document, of which no part may stand in two places: then the second is an alias."""
+        root: yaml.Node | None = super().get_single_node()
+        seen, left = set[yaml.Node](), [root] if root is not None else []
+        while left:
+            node = left.pop()
+            if node in seen:
+                raise yaml.MarkedYAMLError(problem="aliases are not allowed", problem_mark=node.start_mark)
+            seen.add(node)
+            if isinstance(node, yaml.MappingNode):
+                left += [part for pair in node.value for part in pair]
+            elif isinstance(node, yaml.SequenceNode):
+                left += node.value
+        return root
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[str] = set()
@@ -35,7 +43,8 @@ class _PlainLoader(yaml.SafeLoader):
             if key.value in seen:
                 raise yaml.MarkedYAMLError(problem=f"key {key.value!r} stands twice", problem_mark=key.start_mark)
             seen.add(key.value)
-        return super().construct_mapping(node, deep)
+        made: dict[Hashable, Any] = super().construct_mapping(node, deep)
+        return made
 
 
 def read_mapping(path: Path) -> dict[Any, Any]:
@@ -51,6 +60,8 @@ def read_mapping(path: Path) -> dict[Any, Any]:
     except RecursionError:
         raise ConfigError(f"{path}: is nested too deeply for a spec") from None
     except (yaml.YAMLError, *_MALFORMED_SCALARS) as error:
+        if "nesting depth" in str(error):
+            raise ConfigError(f"{path}: is nested too deeply for a spec") from None
         raise ConfigError(f"{path}: is not plain YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: must be a mapping of fields, not {type(content).__name__}")

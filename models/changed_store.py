@@ -11,6 +11,7 @@ from ..isa.dtype import FP32, DType, decode
 from ..isa.formats.quantise import Packed
 from ..isa.formats.window import Window
 from .checkpoint import Checkpoint
+from .of_tensors import OfTensors
 from .store import Array, HoldsPacked, PackedTensor, Shape, TensorStore
 
 Change = Callable[[Array], Array]  # a whole tensor in float32 to what it is to be
@@ -54,9 +55,11 @@ class ChangedPackedStore(ChangedStore):
         super().__init__(store, changes)
         self._packs = packs
 
-    def packed(self) -> Mapping[str, PackedTensor]:
+    def packed(self) -> OfTensors[PackedTensor]:
         """How every packed weight is stored, by name."""
-        return {name: kind for name, kind in self._packs.packed().items() if name not in self._changes}
+        return self._packs.packed().select(
+            lambda name, kind: None if name in self._changes else kind, numbers=lambda pattern, count: range(count)
+        )
 
     def read_packed(self, name: str, axis: int, start: int, stop: int) -> tuple[Packed, Window]:
         """Whole blocks that cover [start, stop) along an axis of a packed weight, and where they are."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +25,7 @@ from .gguf_file import read_gguf
 from .gguf_store import GgufStore, gguf_config
 from .graph import build_graph, parameter_shapes
 from .model_config import ModelConfig
+from .of_tensors import OfTensors
 from .packed import drawn_uses, open_packed
 from .packs.packed_store import RawStore
 from .packs.quantised_store import QuantisedStore
@@ -68,7 +69,7 @@ class Checkpoint:
     tokenizer: Tokenizer | None
     warnings: tuple[str, ...]
     store: TensorStore = field(repr=False)
-    shapes: dict[str, Shape] = field(repr=False)
+    shapes: OfTensors[Shape] = field(repr=False)
     skipped: tuple[str, ...] = field(default=(), repr=False)
 
     def names(self) -> tuple[str, ...]:
@@ -113,9 +114,9 @@ class Checkpoint:
         return converted
 
     @cached_property
-    def packed(self) -> Mapping[str, PackedTensor]:
+    def packed(self) -> OfTensors[PackedTensor]:
         """How every weight that is stored packed is, by name."""
-        return self.store.packed() if isinstance(self.store, HoldsPacked) else {}
+        return self.store.packed() if isinstance(self.store, HoldsPacked) else OfTensors()
 
     def read_packed(self, name: str, axis: int, start: int, stop: int) -> tuple[Packed, Window]:
         """The whole blocks that cover [start, stop) along an axis of a packed weight [..., out, in], and where they

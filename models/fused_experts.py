@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..isa.dtype import DType
 from ..isa.formats.quantise import Packed
 from ..isa.formats.window import Window
 from .blocks import Experts, GatedMlp, Graph, Moe
+from .of_tensors import OfTensors
 from .store import Array, HoldsPacked, PackedTensor, Shape, TensorStore
 
 
@@ -56,9 +57,9 @@ class FusedExpertStore:
         whole: Array = self._store.read(view.tensor, 0, view.expert, view.expert + 1)[0][view.start : view.stop]
         return whole[(slice(None),) * axis + (slice(start, stop),)]
 
-    def packed(self) -> Mapping[str, PackedTensor]:
+    def packed(self) -> OfTensors[PackedTensor]:
         """How every packed weight is stored; none of those shown in pieces is."""
-        return self._store.packed() if isinstance(self._store, HoldsPacked) else {}
+        return self._store.packed() if isinstance(self._store, HoldsPacked) else OfTensors()
 
     def read_packed(self, name: str, axis: int, start: int, stop: int) -> tuple[Packed, Window]:
         """Whole blocks of a packed weight, as its store reads them."""

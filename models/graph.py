@@ -23,8 +23,10 @@ from .blocks import (
 )
 from .config import family_of
 from .model_config import ModelConfig
+from .of_tensors import OfTensors
+from .store import Shape
 
-Shapes = dict[str, tuple[int, ...]]
+Shapes = dict[str, Shape]
 
 
 def build_graph(config: ModelConfig) -> Graph:
@@ -32,17 +34,18 @@ def build_graph(config: ModelConfig) -> Graph:
     return family_of(config).build(config)
 
 
-def parameter_shapes(graph: Graph) -> Shapes:
+def parameter_shapes(graph: Graph) -> OfTensors[Shape]:
     """Every tensor of the checkpoint by name, [rows, columns] or [elements], in the order the model reads them.
 
     A tied lm_head is the embedding and so appears once.
     """
-    shapes: Shapes = {graph.embedding: (graph.vocab_size, graph.hidden_size)}
+    shapes: OfTensors[Shape] = OfTensors()
+    shapes[graph.embedding] = (graph.vocab_size, graph.hidden_size)
     for layer in graph.layers:
-        shapes |= _layer_shapes(layer)
+        _add_layer(shapes, layer)
     if graph.final_mix is not None:
-        shapes |= _mix_shapes(graph.final_mix)
-    shapes |= _norm_shapes(graph.final_norm)
+        shapes.update(_mix_shapes(graph.final_mix))
+    shapes.update(_norm_shapes(graph.final_norm))
     shapes[graph.lm_head] = (graph.vocab_size, graph.hidden_size)
     return shapes
 
@@ -52,7 +55,7 @@ def total_parameters(graph: Graph) -> int:
 
     Of a model whose published size counts buffers, it is one.
     """
-    everything = sum(math.prod(shape) for shape in parameter_shapes(graph).values())
+    everything = sum(count * math.prod(shape) for shape, count in parameter_shapes(graph).weighed())
     if graph.counts_buffers:
         return everything
     return everything - sum(moe.experts.count for moe in _moes(graph) if moe.router.correction is not None)
@@ -62,7 +65,7 @@ def active_parameters(graph: Graph) -> int:
     """How many of them a token meets: all but the experts, and its share of those; the input embedding is included."""
     idle = 0
     for moe in _moes(graph):
-        routed = sum(math.prod(shape) for shape in _expert_shapes(moe.experts).values())
+        routed = _expert_elements(moe.experts)
         idle += routed - routed * moe.router.top_k // moe.experts.count
     return total_parameters(graph) - idle
 
@@ -110,13 +113,15 @@ def state_bytes_per_sequence(graph: Graph, activation_bytes: int) -> int:
     )
 
 
-def _layer_shapes(layer: DecoderLayer) -> Shapes:
-    norms = (layer.attention_out_norm, layer.post_attention_norm, layer.mlp_out_norm)
-    shapes = _norm_shapes(layer.input_norm) | _attention_shapes(layer.attention)
-    for norm in norms:
-        shapes |= _norm_shapes(norm) if norm is not None else {}
-    shapes |= _moe_shapes(layer.mlp) if isinstance(layer.mlp, Moe) else _mlp_shapes(layer.mlp)
-    return shapes | _residual_shapes(layer.residuals)
+def _add_layer(shapes: OfTensors[Shape], layer: DecoderLayer) -> None:
+    shapes.update(_norm_shapes(layer.input_norm) | _attention_shapes(layer.attention))
+    for norm in (layer.attention_out_norm, layer.post_attention_norm, layer.mlp_out_norm):
+        shapes.update(_norm_shapes(norm) if norm is not None else {})
+    if isinstance(layer.mlp, Moe):
+        _add_moe(shapes, layer.mlp)
+    else:
+        shapes.update(_mlp_shapes(layer.mlp))
+    shapes.update(_residual_shapes(layer.residuals))
 
 
 def _residual_shapes(residuals: AttentionResiduals | None) -> Shapes:
@@ -156,24 +161,37 @@ def _attention_shapes(attention: Attention | LatentAttention | DeltaNet) -> Shap
     return shapes if attention.sinks is None else shapes | {attention.sinks: (attention.num_heads,)}
 
 
-def _moe_shapes(moe: Moe) -> Shapes:
-    shapes = _projection_shapes(moe.router.projection)
+def _add_moe(shapes: OfTensors[Shape], moe: Moe) -> None:
+    shapes.update(_projection_shapes(moe.router.projection))
     if moe.router.correction is not None:
         shapes[moe.router.correction] = (moe.experts.count,)
-    shapes |= _expert_shapes(moe.experts)
+    if moe.experts.is_fused:
+        shapes.update(_fused_shapes(moe.experts))
+    else:
+        shapes.add(moe.experts.count, _shapes_of_each(moe.experts))
     if moe.latent is not None:
-        shapes |= _projection_shapes(moe.latent.down) | _projection_shapes(moe.latent.up)
-        shapes |= _norm_shapes(moe.latent.norm) if moe.latent.norm is not None else {}
+        shapes.update(_projection_shapes(moe.latent.down) | _projection_shapes(moe.latent.up))
+        shapes.update(_norm_shapes(moe.latent.norm) if moe.latent.norm is not None else {})
     if moe.shared is not None:
-        shapes |= _mlp_shapes(moe.shared)
-    return shapes | (_projection_shapes(moe.shared_gate) if moe.shared_gate is not None else {})
+        shapes.update(_mlp_shapes(moe.shared))
+    shapes.update(_projection_shapes(moe.shared_gate) if moe.shared_gate is not None else {})
 
 
-def _expert_shapes(experts: Experts) -> Shapes:
+def _expert_elements(experts: Experts) -> int:
+    """Elements of all experts of a layer."""
+    if experts.is_fused:
+        return sum(map(math.prod, _fused_shapes(experts).values()))
+    return experts.count * sum(map(math.prod, _shapes_of_each(experts).values()))
+
+
+def _shapes_of_each(experts: Experts) -> Shapes:
+    width, hidden = experts.intermediate_size, experts.hidden_size
+    shapes: Shapes = dict.fromkeys(experts.gate_up, (width, hidden))
+    return shapes | {experts.down: (hidden, width)}
+
+
+def _fused_shapes(experts: Experts) -> Shapes:
     count, width, hidden = experts.count, experts.intermediate_size, experts.hidden_size
-    if not experts.is_fused:
-        each = {name: (width, hidden) for name in experts.gate_up} | {experts.down: (hidden, width)}
-        return {name.format(e): shape for e in range(count) for name, shape in each.items()}
     shapes: Shapes = {experts.gate_up[0]: (count, hidden, 2 * width), experts.down: (count, width, hidden)}
     if experts.gate_up_bias is not None:
         shapes[experts.gate_up_bias] = (count, 2 * width)

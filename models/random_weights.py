@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,7 +27,7 @@ class RandomStore:
     0.1, so that a wrong norm or a forgotten bias shows.
     """
 
-    shapes: dict[str, Shape]
+    shapes: Mapping[str, Shape]
     seed: int
 
     def names(self) -> Iterable[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -12,6 +12,7 @@ from ..isa.dtype import DType
 from ..isa.formats.quantise import Packed
 from ..isa.formats.scheme import QuantScheme
 from ..isa.formats.window import Window
+from .of_tensors import OfTensors
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
@@ -57,7 +58,7 @@ class PackedTensor:
 class HoldsPacked(Protocol):
     """A store that also gives the codes and scales of its packed weights."""
 
-    def packed(self) -> Mapping[str, PackedTensor]:
+    def packed(self) -> OfTensors[PackedTensor]:
         """How every packed weight is stored, by name."""
         ...
 

@@ -48,8 +48,8 @@ def holding_of(name: str | None, group: int | None, checkpoint: Checkpoint) -> H
         if name == DEQUANTISED:
             return Holding()
         return Holding(
-            stored={key: Held(kind.scheme, kind.product) for key, kind in checkpoint.packed.items()},
-            inputs={key: kind.input_scale for key, kind in checkpoint.packed.items() if kind.input_scale is not None},
+            stored=checkpoint.packed.select(lambda name, kind: Held(kind.scheme, kind.product)),
+            inputs=checkpoint.packed.select(lambda name, kind: kind.input_scale),
         )
     assert name is not None
     return Holding(weight_scheme(name, group))

@@ -13,6 +13,7 @@ from ...isa.dtype import BF16, FP32, DType, decode, encode
 from ...isa.errors import ConfigError, UnsupportedError
 from ...isa.formats.quantise import Packed, dequantise
 from ...isa.formats.window import Window, covering
+from ..of_tensors import OfTensors
 from ..store import Array, PackedTensor, Shape, TensorStore
 from .plan import PackGroup, QuantPlan
 from .stored import Stored
@@ -103,17 +104,19 @@ class PackedStore:
         values = values.swapaxes(-1, -2) if weight.transposed else values
         return np.ascontiguousarray(values) if weight.dtype is FP32 else encode(values, weight.dtype)
 
-    def packed(self) -> Mapping[str, PackedTensor]:
+    def packed(self) -> OfTensors[PackedTensor]:
         """How every packed weight is stored, by name."""
         present = set(self._store.names())
-        return {
-            name: PackedTensor(
-                weight.group.stored_scheme(self._store.stored_dtype(weight.tensors[_scales_of(weight)])),
-                weight.dtype,
-                self._input_scale(name.removesuffix(".weight"), weight, present),
-            )
-            for name, weight in self._packed.items()
-        }
+        return OfTensors(
+            {
+                name: PackedTensor(
+                    weight.group.stored_scheme(self._store.stored_dtype(weight.tensors[_scales_of(weight)])),
+                    weight.dtype,
+                    self._input_scale(name.removesuffix(".weight"), weight, present),
+                )
+                for name, weight in self._packed.items()
+            }
+        )
 
     def _input_scale(self, module: str, weight: PackedWeight, present: set[str]) -> float | None:
         """The scale of a module's inputs that the file gives; None where they are scaled as they come, or not at all.

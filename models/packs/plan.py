@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -32,6 +32,9 @@ class PackFormat:
 def _dotted(*names: str) -> dict[str, str]:
     return {name: f".{name}" for name in names}
 
+
+# Patterns that may tell one expert's number from another of the same length: by digits, ranges or named groups.
+_LOOKS_AT_DIGITS = re.compile(r"[0-9]|\[[^\]]*[^a-zA-Z]-|\(\?P=|\\N")
 
 _WORDS = _dotted("weight_packed", "weight_scale", "weight_shape")
 _PLAIN = _dotted("weight", "weight_scale")
@@ -118,12 +121,29 @@ class QuantPlan:
         ]
         return min(ranked, key=lambda pair: pair[0])[1] if ranked else None
 
+    def telling(self, pattern: str, count: int) -> Iterable[int]:
+        """Which of `count` experts' numbers in the name of a weight tell whether the plan holds all of them alike.
+
+        Those that some entry names and one of each length, unless a pattern of the plan looks at digits.
+        """
+        entries = {*self.ignore, *(target for group in self.groups for target in group.targets)}
+        if any(_LOOKS_AT_DIGITS.search(entry) for entry in entries if entry.startswith("re:")):
+            return range(count)
+        before, _, after = pattern.removesuffix(".weight").partition("{}")
+        lengths = {10**length for length in range(1, len(str(count))) if 10**length < count}
+        named = (entry[len(before) : len(entry) - len(after)] for entry in entries if _fits(entry, before, after))
+        return sorted({*range(min(count, 1)), *lengths, *(int(n) for n in named if n.isdecimal() and int(n) < count)})
+
     @cached_property
     def _ignored(self) -> tuple[frozenset[str], tuple[re.Pattern[str], ...]]:
         """Names and kinds, and patterns, of `ignore`: a model may have a quarter of a million modules to hold to it."""
         patterns = [entry for entry in self.ignore if entry.startswith("re:")]
         names = frozenset(self.ignore) - set(patterns)
         return names, tuple(re.compile(entry.removeprefix("re:")) for entry in patterns)
+
+
+def _fits(entry: str, before: str, after: str) -> bool:
+    return entry.startswith(before) and entry.endswith(after)
 
 
 def _rank(target: str) -> int:

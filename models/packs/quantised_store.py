@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,9 +11,17 @@ from ...isa.dtype import FP32, DType, decode, encode
 from ...isa.formats.quantise import Packed, dequantise, quantise
 from ...isa.formats.scheme import WHOLE, QuantScheme
 from ...isa.formats.window import Window, covering, cut
+from ..of_tensors import OfTensors
 from ..store import Array, PackedTensor, Shape, TensorStore
 from .packed_store import WeightUse, decoded_dtype, is_turned
 from .plan import QuantPlan
+
+
+class _Quantised(NamedTuple):
+    """How a weight is packed, and whether it lies [out, in] where the model has [in, out]."""
+
+    tensor: PackedTensor
+    turned: bool
 
 
 class QuantisedStore:
@@ -21,17 +30,17 @@ class QuantisedStore:
     A slice is that of the whole weight quantised, whatever is asked for.
     """
 
-    def __init__(self, store: TensorStore, plan: QuantPlan, uses: Mapping[str, WeightUse]) -> None:
+    def __init__(self, store: TensorStore, plan: QuantPlan, uses: OfTensors[WeightUse]) -> None:
         self._store = store
-        self._packed: dict[str, PackedTensor] = {}
-        self._turned: set[str] = set()
-        for name, use in uses.items():
+
+        def quantised(name: str, use: WeightUse) -> _Quantised | None:
             group = plan.group_of(name.removesuffix(".weight"), use.kind)
             if group is None:
-                continue
-            scheme = group.weights
-            self._packed[name] = PackedTensor(scheme, decoded_dtype(group, scheme.scale, use))
-            self._turned |= {name} if is_turned(group) else set()
+                return None
+            dtype = decoded_dtype(group, group.weights.scale, use)
+            return _Quantised(PackedTensor(group.weights, dtype), is_turned(group))
+
+        self._quantised = uses.select(quantised, plan.telling)
 
     def names(self) -> Iterable[str]:
         """Every tensor."""
@@ -43,31 +52,33 @@ class QuantisedStore:
 
     def dtype(self, name: str) -> DType:
         """The element type in which `read` returns it."""
-        return self._packed[name].product if name in self._packed else self._store.dtype(name)
+        found = self._quantised.get(name)
+        return self._store.dtype(name) if found is None else found.tensor.product
 
     def where(self, name: str) -> str:
         """What stands in for a file."""
         return self._store.where(name)
 
-    def packed(self) -> Mapping[str, PackedTensor]:
+    def packed(self) -> OfTensors[PackedTensor]:
         """How every quantised weight is stored, by name."""
-        return self._packed
+        return self._quantised.select(lambda name, found: found.tensor)
 
     def read(self, name: str, axis: int, start: int, stop: int) -> Array:
         """The slice in storage form, rounded to its scheme where it has one."""
-        if name not in self._packed:
+        found = self._quantised.get(name)
+        if found is None:
             return self._store.read(name, axis, start, stop)
-        turned = name in self._turned
+        turned = found.turned
         own = 3 - axis if turned and axis else axis
         packed, window = self.read_packed(name, own, start, stop)
         values = dequantise(packed)[(slice(None),) * own + (slice(start - window.start, stop - window.start),)]
         values = values.swapaxes(-1, -2) if turned else values
-        dtype = self._packed[name].product
+        dtype = found.tensor.product
         return np.ascontiguousarray(values) if dtype is FP32 else encode(values, dtype)
 
     def read_packed(self, name: str, axis: int, start: int, stop: int) -> tuple[Packed, Window]:
         """Whole blocks that cover [start, stop) along an axis of a quantised weight, and where they are."""
-        scheme, turned = self._packed[name].scheme, name in self._turned
+        scheme, turned = self._quantised[name].tensor.scheme, self._quantised[name].turned
         whole = self._store.shape(name)
         shape = (*whole[:-2], whole[-1], whole[-2]) if turned else whole
         window = covering(scheme, shape, axis, start, stop)

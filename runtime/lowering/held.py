@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
@@ -15,6 +14,7 @@ from ...isa.formats.form import Form, form_of
 from ...isa.formats.scheme import QuantScheme
 from ...isa.instruction import Array, TensorType, elements
 from ...isa.program import Space
+from ...models.of_tensors import OfTensors
 
 Bucket = Literal["replicated", "sharded", "expert"]
 PARTS = ("codes", "scales", "zeros", "divisors", "index")
@@ -58,8 +58,8 @@ class Holding:
     """
 
     scheme: QuantScheme | None = None
-    stored: Mapping[str, Held] = field(default_factory=lambda: MappingProxyType({}), repr=False)
-    inputs: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+    stored: OfTensors[Held] = field(default_factory=OfTensors, repr=False)
+    inputs: OfTensors[float] = field(default_factory=OfTensors, repr=False)
 
     @property
     def is_packed(self) -> bool:
@@ -68,7 +68,7 @@ class Holding:
 
     def schemes(self) -> list[QuantScheme]:
         """The schemes that tensors are held in."""
-        return [self.scheme] if self.scheme is not None else [held.scheme for held in self.stored.values()]
+        return [self.scheme] if self.scheme is not None else [held.scheme for held, _ in self.stored.weighed()]
 
     def of(self, tensor: str, packs: bool) -> Held | None:
         """How a tensor is held; `packs` says that it is a matrix which a scheme of the job quantises."""
