@@ -21,6 +21,7 @@ from .deadlock import deadlock
 from .exchange import Detail, Exchange, Sharing
 from .failure import carried
 from .machines import KEPT_PROGRAMS, Machines, Ran
+from .span_columns import columns_of
 from .spec import CardSpec
 from .ticket import CardRun, Submission, Ticket
 from .timeline import Timeline
@@ -127,7 +128,9 @@ class Cluster(Machines):
 
     def _at_rest(self, ticket: Ticket) -> None:
         """A submission has left the queues: enter what it used."""
-        self.ledger.add(ticket)
+        timelines = {rank: (run.timeline, run.ops) for rank, run in ticket.runs.items()}
+        ticket.columns = columns_of(ticket.spans, timelines, tuple(self.queues[0]))
+        self.ledger.add(ticket.columns, ticket.exchanged)
         self._in_flight -= 1
         if not self._in_flight:
             self.ledger.settle()

@@ -14,6 +14,7 @@ from .card import Card
 from .choosing import Choose
 from .exchange import Exchanged
 from .span import Span
+from .span_columns import CardColumns
 from .spec import CardSpec
 from .ticket import Submission
 from .usage import Ledger, Usage
@@ -31,6 +32,10 @@ class Ran(Protocol):
     @property
     def spans(self) -> Sequence[Span]:
         """Every instruction, in any order."""
+
+    @property
+    def columns(self) -> tuple[CardColumns, ...]:
+        """The same as columns, by card; of cards that did the very same one stands for all."""
 
     @property
     def exchanged(self) -> Sequence[Exchanged]:

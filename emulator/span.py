@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 Bound = Literal["compute", "hbm", "sram", "link", "dispatch", "dependency", "host"]
+BOUNDS: tuple[Bound, ...] = get_args(Bound)
 
 NOBODY_LATE = -1
 
@@ -35,14 +36,3 @@ class Span(NamedTuple):
 def in_order(spans: Iterable[Span]) -> list[Span]:
     """By end, then card, queue and place: the order in which every engine tells them."""
     return sorted(spans, key=lambda span: (span.end_ps, span[:4]))
-
-
-def union_ps(intervals: Iterable[tuple[int, int]]) -> int:
-    """Picoseconds covered by at least one of the (start, end) intervals."""
-    total, reached = 0, None
-    for start, end in sorted(intervals):
-        if reached is None or start > reached:
-            total, reached = total + end - start, end
-        elif end > reached:
-            total, reached = total + end - reached, end
-    return total

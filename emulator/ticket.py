@@ -15,6 +15,7 @@ from .exchange import Exchange, Exchanged, Sharing
 from .failure import carried
 from .semaphores import Semaphores
 from .span import Span
+from .span_columns import CardColumns
 from .timeline import Timeline
 
 
@@ -71,13 +72,15 @@ class Ticket:
 
     `done` succeeds with this ticket when every queue of every card has come to the end of its program, and fails with
     `cause` when an instruction did; a failure that nobody waits for stops the simulation, as always in SimPy. `spans`
-    holds every instruction that has ended, in order of its end. Times are picoseconds, -1 until they come.
+    holds every instruction that has ended, in order of its end; `columns` the same, once all queues are at rest. Times
+    are picoseconds, -1 until they come.
     """
 
     def __init__(self, env: simpy.Environment, number: int, exchange: Exchange) -> None:
         self.env, self.number, self.exchange = env, number, exchange
         self.done = simpy.Event(env)
         self.spans: list[Span] = []
+        self.columns: tuple[CardColumns, ...] = ()
         self.runs: dict[int, CardRun] = {}
         self.start_ps, self.end_ps = now_ps(env), NOT_YET
         self.cause: Exception | None = None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from ..emulator.exchange import Exchanged
 from ..emulator.hbm import OutOfMemory
 from ..emulator.machines import Machines, Ran
 from ..emulator.span import Span, in_order
+from ..emulator.span_columns import CardColumns
 from ..emulator.ticket import Submission
 from ..isa.instruction import Array
 from ..isa.program import Program
@@ -37,7 +39,7 @@ Progress = Callable[[int, int | None, str], None]  # (steps done, steps in all i
 
 @dataclass(frozen=True)
 class StepRecord:
-    """One step as it ran; its spans are a part of the run's, and `variants` tells which program each card ran.
+    """One step as it ran: what its cards did as `columns`, and `variants` tells which program each card ran.
 
     `routed` says how many rows the experts of each layer got, by the extent's name, one holder after the other.
     """
@@ -45,10 +47,16 @@ class StepRecord:
     step: Step
     start_ps: int
     end_ps: int
-    spans: tuple[Span, ...]
+    columns: tuple[CardColumns, ...]
+    told: Sequence[Span] = field(repr=False)
     exchanges: tuple[Exchanged, ...]
     variants: tuple[Variant, ...]
     routed: Mapping[str, Counts]
+
+    @cached_property
+    def spans(self) -> tuple[Span, ...]:
+        """What its cards did as objects, in order: made when they are asked for."""
+        return tuple(in_order(self.told))
 
 
 @dataclass
@@ -176,8 +184,8 @@ class _Flight:
         """The record of the step, once time has come to its end."""
         cluster.finish(self.ticket)
         ticket = self.ticket
-        spans, exchanges = tuple(in_order(ticket.spans)), tuple(ticket.exchanged)
-        return StepRecord(self.step, ticket.start_ps, ticket.end_ps, spans, exchanges, self.variants, self.routed)
+        found = ticket.columns, ticket.spans, tuple(ticket.exchanged)
+        return StepRecord(self.step, ticket.start_ps, ticket.end_ps, *found, self.variants, self.routed)
 
 
 def _steps(state: RunState, numbers: Numbers | None, say: Progress) -> None:

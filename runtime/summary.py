@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from ..emulator.hbm import OutOfMemory
-from ..emulator.span import Span
+from ..emulator.intervals import covered_ps
+from ..emulator.span_columns import CardColumns
 from ..emulator.spec import CardSpec
 from ..interconnect.evidence import weakest
 from ..models.graph import total_parameters
 from .applied import idle_fusions, pass_reports
 from .communication import collective_reports, link_reports
+from .critical import critical
 from .fits import what_fits
 from .layout import Layout
 from .plan import JobPlan
@@ -39,7 +39,7 @@ from .report import (
     UnitUse,
 )
 from .rests_on import evidence_reports, user_set
-from .stages import covered_ps, stage_reports
+from .stages import stage_reports
 from .watch import describe
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def summarise(state: RunState, wall_s: float) -> Report:
         requests=requests,
         steps=steps,
         stages=stage_reports(
-            plan.layout, len(plan.graph.layers), [span for record in state.records for span in record.spans], elapsed_ps
+            plan.layout, len(plan.graph.layers), [record.columns for record in state.records], elapsed_ps
         ),
         cards=tuple(_card(state, rank, elapsed_ps) for rank in range(plan.layout.cards)),
         links=link_reports(state.cluster, elapsed_ps),
@@ -153,28 +153,8 @@ def summarise(state: RunState, wall_s: float) -> Report:
     )
 
 
-def held_ps(spans: Sequence[Span], start_ps: int, end_ps: int) -> Bounds:
-    """The time from start to end, each instant given to what held the instruction that ran then.
-
-    Of instructions that overlap, over all cards, the one that was issued first counts; an instant at which no
-    card ran anything counts as dependency. So the bounds sum to the whole time.
-    """
-    working = [span for span in spans if span.bound != "dependency" and span.end_ps > span.start_ps]
-    if not working:
-        return Bounds(dependency=end_ps - start_ps)
-    starts, ends = (np.array([span[field] for span in working], np.int64) for field in (6, 7))
-    codes = np.array([BOUNDS.index(span.bound) for span in working])
-    order = np.lexsort((ends, starts))
-    starts, ends, codes = starts[order], ends[order], codes[order]
-    reached = np.maximum(np.concatenate(([start_ps], np.maximum.accumulate(ends)[:-1])), start_ps)
-    own = np.maximum(0, ends - np.maximum(starts, reached))
-    totals = {name: int(own[codes == code].sum()) for code, name in enumerate(BOUNDS)}
-    totals["dependency"] = (end_ps - start_ps) - sum(totals.values())
-    return Bounds(**totals)
-
-
 def _step(record: StepRecord) -> StepReport:
-    bounds = held_ps(record.spans, record.start_ps, record.end_ps)
+    bounds = critical(record.columns, record.start_ps, record.end_ps).bounds
     return StepReport(
         index=record.step.index,
         kind=record.step.kind,
@@ -240,7 +220,7 @@ def _mean(values: list[float]) -> float | None:
 
 def _totals(plan: JobPlan, requests: Sequence[RequestReport], steps: Sequence[StepReport], elapsed_ps: int) -> Totals:
     ttfts = [request.ttft_s for request in requests if request.ttft_s is not None]
-    prompt_ps = covered_ps((step.start_ps, step.end_ps) for step in steps if step.kind != "decode")
+    prompt_ps = covered_ps([(step.start_ps, step.end_ps) for step in steps if step.kind != "decode"])
     prompt_tokens = sum(request.prompt_tokens for request in requests)
     finished = all(request.finish_reason for request in requests)
     output = sum(request.output_tokens for request in requests)
@@ -276,7 +256,7 @@ def _phases(state: RunState, steps: Sequence[StepReport]) -> Phases:
         own = [index for index, step in enumerate(steps) if step.kind == kind]
         if not own:
             continue
-        elapsed = covered_ps((steps[index].start_ps, steps[index].end_ps) for index in own)
+        elapsed = covered_ps([(steps[index].start_ps, steps[index].end_ps) for index in own])
         if elapsed == sum(steps[index].end_ps - steps[index].start_ps for index in own):
             each = [steps[index].bounds for index in own]
         else:
@@ -288,15 +268,15 @@ def _phases(state: RunState, steps: Sequence[StepReport]) -> Phases:
 
 def _held_together(records: Sequence[StepRecord]) -> Iterator[Bounds]:
     """What held steps in flight together, stretch by stretch of time in which some of them are."""
-    spans: list[Span] = []
+    cards: list[CardColumns] = []
     start = end = records[0].start_ps
     for record in sorted(records, key=lambda record: record.start_ps):
         if record.start_ps > end:
-            yield held_ps(spans, start, end)
-            spans, start = [], record.start_ps
-        spans += record.spans
+            yield critical(cards, start, end).bounds
+            cards, start = [], record.start_ps
+        cards += record.columns
         end = max(end, record.end_ps)
-    yield held_ps(spans, start, end)
+    yield critical(cards, start, end).bounds
 
 
 def _host(state: RunState, wall_s: float) -> HostReport:

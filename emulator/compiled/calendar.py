@@ -12,6 +12,7 @@ from ..calendar.flows import HOLDER as HOLDER_NOW
 from ..calendar.resources import COEFFICIENT_BITS, Resource
 from ..calendar.solver import NO_LEVEL, Ints, Members
 from ..card_queue import HELD_BOUND
+from ..span import BOUNDS
 from . import machine as c
 from .activities import OWN_NODES, touch
 from .flatten import Shares
@@ -91,7 +92,7 @@ class CompiledCalendar:
         memory.rows(c.QUEUES)[:, [c.RUN, c.INBOX, c.INBOX_LAST, c.NEXT_BLOCKED, c.BLOCKED_ON]] = NONE
         table = memory.rows(c.RESOURCES)
         table[:, c.OWNER] = NONE
-        table[:, c.KIND_BOUND] = [c.BOUNDS.index(HELD_BOUND[resource.kind]) for resource in self.resources]
+        table[:, c.KIND_BOUND] = [BOUNDS.index(HELD_BOUND[resource.kind]) for resource in self.resources]
         table[:, c.ROOM] = [_room(resource) for resource in self.resources]
         memory.mem[[c.FAULT, c.LEVELS_KNOWN, c.QUEUES_A_CARD]] = NONE, 1, queues
 

@@ -15,14 +15,15 @@ from ..costs import Cost, Costs
 from ..deadlock import DeadlockError, deadlock_of
 from ..exchange import TRANSFER, Exchanged, Sharing, owner
 from ..machines import KEPT_PROGRAMS, Machines, Ran
-from ..span import Span
+from ..span import BOUNDS, Span
+from ..span_columns import CardColumns
 from ..spec import CardSpec
 from ..ticket import Submission
 from ..timeline import Timeline
 from . import machine as c
 from .calendar import CompiledCalendar
 from .flatten import FlatProgram, op_rows
-from .machine import BOUNDS, NONE
+from .machine import NONE
 from .meetings import Encounter, Matching
 from .queues import make_ready
 from .spans import CardSpans, SpanTable
@@ -84,6 +85,7 @@ class CompiledTicket:
         self.ops_at: dict[int, int] = {}  # by the identity of the operations of a run
         self.cards: list[CardSpans] = []
         self.spans: Sequence[Span] = ()
+        self.columns: tuple[CardColumns, ...] = ()
         self.exchanged: list[Exchanged] = []
         self.cause: Exception | None = None
 
@@ -280,7 +282,7 @@ class CompiledCluster(Machines):
                 rank = orphan.missing[0]
                 ticket.cause = ProgramError(f"{orphan.name} was sent, and rank {rank} never receives it")
             ticket.end_ps = done
-            self._account(ticket)
+            self.ledger.add(ticket.columns, ticket.exchanged)
             self._release(ticket)
         if not self.in_flight:
             self.ledger.settle()
@@ -289,10 +291,13 @@ class CompiledCluster(Machines):
         """Copy what a ticket's programs did out of the tables."""
         memory = self.calendar.memory
         ticket.cards = [
-            CardSpans(rank, run.program, self.queue_names, memory.rows(c.SPANS, run.out, run.program.count).copy())
+            CardSpans(
+                rank, run.program, self.queue_names, memory.rows(c.SPANS, run.out, run.program.count).copy(), run.ops
+            )
             for rank, run in ticket.runs.items()
         ]
         ticket.spans = SpanTable(ticket.cards)
+        ticket.columns = ticket.spans.columns
         rows = memory.rows(c.MEETINGS, ticket.first_meeting, len(ticket.encounters))
         met = [(int(rows[n, c.ENDED]), n) for n in range(len(ticket.encounters)) if rows[n, c.ENDED] != NONE]
         for ended, number in sorted(met):
@@ -319,15 +324,3 @@ class CompiledCluster(Machines):
             memory.release(c.RUNS, run.row, 1)
             if self._latest.get(rank) is run:
                 del self._latest[rank]
-
-    def _account(self, ticket: CompiledTicket) -> None:
-        """Enter what a ticket used."""
-        units = {index: unit for unit, index in self.cards[0].resources.items()}
-        for card in ticket.cards:
-            run, sites = ticket.runs[card.rank], card.program.sites
-            for site in np.unique(sites[card.ended]).tolist():
-                times = card.rows[card.ended & (sites == site)]
-                intervals = list(zip(times[:, c.S_START].tolist(), times[:, c.S_END].tolist(), strict=True))
-                self.ledger.add_site(card.rank, run.ops[site], units, intervals)
-        for exchanged in ticket.exchanged:
-            self.ledger.add_exchanged(exchanged)

@@ -11,9 +11,9 @@ from ..calendar.resources import Resource
 from ..calendar.shares import share_of
 from ..calendar.solver import Ints
 from ..card import Action, Op
+from ..span import BOUNDS
 from ..timeline import Timeline
 from .machine import (
-    BOUNDS,
     COLLECTIVE,
     ENTRIES,
     ENTRY_COLUMNS,

@@ -13,7 +13,6 @@ import numpy as np
 
 from ..calendar.flows import Arrays, Columns
 from ..calendar.solver import Ints
-from ..span import Bound
 
 NONE = -1
 
@@ -65,9 +64,8 @@ RESOURCE, COEFFICIENT, LOAD = range(3)
 OWN_WORK, GROUP_WORK = range(2)
 IDLE, IN_FIXED, AWAITS_UNIT, IS_FRESH, IS_JOINED = range(5)
 
-# Columns of a span: times, the bound's number in BOUNDS, who was late.
+# Columns of a span: times, the bound's number in `span.BOUNDS`, who was late.
 S_ISSUED, S_START, S_END, S_BOUND, S_LATE = range(5)
-BOUNDS: tuple[Bound, ...] = ("compute", "hbm", "sram", "link", "dispatch", "dependency", "host")
 DISPATCH_BOUND, DEPENDENCY = 4, 5
 
 # Columns of a ticket, of a semaphore, of a resource, of a pending end, and of a priority in use.

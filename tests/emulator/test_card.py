@@ -9,7 +9,7 @@ import simpy
 from siltwin.emulator.calendar.engine import int_env
 from siltwin.emulator.cluster import Cancelled, Cluster
 from siltwin.emulator.deadlock import DeadlockError
-from siltwin.emulator.span import union_ps
+from siltwin.emulator.intervals import covered_ps
 from siltwin.emulator.spec import load_card
 from siltwin.interconnect.cluster import make_cluster
 from siltwin.isa.errors import ConfigError, ProgramError
@@ -341,5 +341,5 @@ def test_priority_goes_first_on_what_is_short(rig: Any) -> None:
 
 
 def test_intervals_are_covered_once() -> None:
-    assert union_ps([(5, 9), (0, 3), (2, 4), (5, 6), (9, 9)]) == 4 + 4
-    assert union_ps([]) == 0
+    assert covered_ps([(5, 9), (0, 3), (2, 4), (5, 6), (9, 9)]) == 4 + 4
+    assert covered_ps([]) == 0

@@ -12,6 +12,7 @@ from random_programs import TIGHT, bodies
 from siltwin.emulator.cluster import Cluster
 from siltwin.emulator.compiled.cluster import CompiledCluster
 from siltwin.emulator.deadlock import DeadlockError
+from siltwin.emulator.span_columns import CardColumns
 from siltwin.isa.errors import ProgramError
 
 # Every step of a chain of cards that are hindered by scarce HBM, small and large messages, and a slow host link.
@@ -38,10 +39,17 @@ def told(cluster: Any, ticket: Any) -> dict[str, Any]:
             "spans": sorted(ticket.spans),
             "exchanged": sorted(map(str, ticket.exchanged)),
             "times": (ticket.start_ps, ticket.end_ps),
+            "columns": [(card.ranks, *(column.tolist() for column in columns(card))) for card in ticket.columns],
             "usage": [cluster.usage(card.rank) for card in cluster.cards],
             "links": cluster.ledger.links(),
         }
     return found
+
+
+def columns(card: CardColumns) -> list[Any]:
+    """Every column of what a card did."""
+    named = ("queues", "calls", "positions", "sites", "issued_ps", "start_ps", "end_ps", "bounds", "late")
+    return [getattr(card, name) for name in named]
 
 
 def pair(rig: Any, cards: int, kind: str, overrides: Mapping[str, str]) -> tuple[Any, CompiledCluster]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from checkpoints import SIZES, save
 
+from siltwin.emulator.intervals import covered_ps
 from siltwin.isa.errors import ConfigError
 from siltwin.runtime.fits import peaks
 from siltwin.runtime.job import Job
@@ -15,7 +16,6 @@ from siltwin.runtime.lanes import Lanes
 from siltwin.runtime.prepare import prepare
 from siltwin.runtime.run import RunResult, run_job
 from siltwin.runtime.scheduler import Request
-from siltwin.runtime.stages import covered_ps
 
 LENGTHS = (20, 1, 22, 23, 9, 40)
 PROMPTS = tuple(tuple((7 * index + 3 * n) % SIZES["vocab_size"] for index in range(n)) for n in LENGTHS)
