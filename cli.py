@@ -99,6 +99,8 @@ JOB_OPTIONS: tuple[Callable[[F], F], ...] = (
     click.option("--dtype", metavar="DTYPE", help="Weights and activations: float32, bfloat16, float16 (or fp32 ...)."),
     click.option("--kv-dtype", metavar="DTYPE", help="The KV cache: floats, fp8 or int8 (default: bfloat16)."),
     click.option("--kv-scales", metavar="tensor|head", help="Of an fp8 or int8 KV cache (default: tensor for fp8)."),
+    click.option("--kv-policy", metavar="NAME", help="Reserve it paged (the default), preallocated or virtual."),
+    click.option("--kv-granule", metavar="SIZE", help="What --kv-policy virtual maps at a time (default: 2MiB)."),
     click.option("--kv-pages", type=click.Choice(["unified", "ideal"]), help="Ideal: windows free pages they left."),
     click.option(
         "--weights",
@@ -155,6 +157,7 @@ def job_options(command: F) -> F:
 @cli.command()
 @job_options
 @click.option("--no-payload", is_flag=True, help="Leave the arithmetic out: time and memory only.")
+@click.option("--compare-kv", is_flag=True, help="A table of what the KV cache takes by each --kv-policy.")
 @JSON_OPTION
 @click.option("--trace", "trace_to", metavar="FILE", help="Write a Chrome trace, which ui.perfetto.dev opens.")
 @click.option("--logits", "logits_to", metavar="FILE.npz", help="Write the logits of every position, and the tokens.")

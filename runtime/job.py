@@ -27,8 +27,9 @@ class Job:
     tokens; `chunk_tokens` is the most prompt tokens a step (None: whole prompts). The sequences are dealt into
     `micro_batches`, so many steps of which are in flight at once. With `sequence_parallel` tensor-parallel ranks hold
     shares of the residual stream. `kv_pages` ideal lets layers with windows or chunks free the pages that they read no
-    more; unified pages hold all layers' tokens. `redundant_experts` slots hold copies of the experts that
-    `expert_loads`, a JSON file, says are chosen most.
+    more; unified pages hold all layers' tokens. `kv_policy` says how the cache's memory is reserved (`kv_granule`: a
+    size, of virtual's mappings), and `compare_kv` asks for a table of all. `redundant_experts` slots hold copies of
+    the experts that `expert_loads`, a JSON file, says are chosen most.
     """
 
     model: str
@@ -39,6 +40,9 @@ class Job:
     dtype: str | None = None
     kv_dtype: str | None = None
     kv_pages: str = "unified"
+    kv_policy: str = "paged"
+    kv_granule: str | None = None
+    compare_kv: bool = False
     kv_scales: str | None = None
     weights: str | None = None
     group: int | None = None

@@ -11,6 +11,7 @@ from ..emulator.hbm import Allocation, Hbm, OutOfMemory
 from ..isa.instruction import elements
 from ..isa.program import Binding, Buffer, Program, Space
 from .kv_cache import PagePool, PagePools
+from .kv_policy import KvPolicy
 from .layout import Layout
 from .lowering.reach import WHOLE, Reach
 from .lowering.stage import STATES
@@ -36,7 +37,8 @@ class Static:
 class Footprint:
     """What one rank must hold: static buffers in load order, and over its layers a KV page and a sequence's states.
 
-    `page_bytes` are those of the pages that hold all tokens, `limited` those of each extent of others.
+    `page_bytes` are those of the pages that hold all tokens, `limited` those of each extent of others; `caches` counts
+    the buffers of the former by the bytes of a page.
     """
 
     rank: int
@@ -44,6 +46,7 @@ class Footprint:
     page_bytes: int
     state_bytes: int = 0
     limited: Mapping[str, int] = field(default_factory=dict)
+    caches: Mapping[int, int] = field(default_factory=dict)
 
     def bytes_of_page(self, reach: Reach) -> int:
         """Bytes of a page over the layers of a reach."""
@@ -66,11 +69,13 @@ def footprint(rank: int, variants: Sequence[Program], arena_bytes: int, largest:
     ]
     static.append(Static("arena", Space.ACTIVATION.value, arena_bytes))
     pages: Counter[str] = Counter()
+    caches: Counter[int] = Counter()
     for buffer in buffers.values():
         if buffer.space in (Space.KV, Space.STATE):
             pages[str(buffer.type.shape[0])] += _page_bytes(buffer)
+            caches[_page_bytes(buffer)] += buffer.type.shape[0] == WHOLE.pages
     page_bytes, state_bytes = pages.pop(WHOLE.pages, 0), pages.pop(STATES, 0)
-    return Footprint(rank, tuple(static), page_bytes, state_bytes, dict(pages))
+    return Footprint(rank, tuple(static), page_bytes, state_bytes, dict(pages), +caches)
 
 
 def _num_bytes(buffer: Buffer, largest: Binding) -> int:
@@ -113,9 +118,15 @@ class JobMemory:
     """The HBM of every card through a job: the one path that runs, budgets and limits all allocate by."""
 
     def __init__(
-        self, footprints: Sequence[Footprint], capacities: Mapping[int, Hbm], pool: PagePools, holding: Holding
+        self,
+        footprints: Sequence[Footprint],
+        capacities: Mapping[int, Hbm],
+        pool: PagePools,
+        holding: Holding,
+        policy: KvPolicy,
     ) -> None:
         self.footprints, self.hbm, self.pool, self.holding = footprints, capacities, pool, holding
+        self.policy, self.kv_allocations = policy, Counter[int]()
         self.layout = layout = holding.layout
         self._of_holder: dict[int, list[Footprint]] = {holder: [] for holder in range(layout.holders)}
         for footprint in footprints:
@@ -143,15 +154,21 @@ class JobMemory:
             pool, own = self.pool[holder], self._of_holder[holder]
             keeps = self._has_states and tokens and self.holding.keeps_states(request.index, share)
             if keeps and request.index not in pool.slots:
-                each = {footprint.rank: footprint.state_bytes for footprint in own}
-                self._give(request, 1, each, STATE_TAG, STATE_INSTRUCTION, now_ps, step)
+                each = {footprint.rank: (1, footprint.state_bytes) for footprint in own}
+                self._give(request, each, STATE_TAG, STATE_INSTRUCTION, now_ps, step)
                 pool.take_slot(request.index)
-            local = self.holding.local_tokens(request.index, share, tokens)
+            wanted = self.policy.tokens_for(tokens, request.most_kv_tokens)
+            local = self.holding.local_tokens(request.index, share, wanted)
             for reach, pages in _pools(pool):
-                missing = pages.missing(request.index, local)
+                missing, held = pages.missing(request.index, local), len(pages.tables.get(request.index, ()))
                 if missing:
-                    each = {footprint.rank: footprint.bytes_of_page(reach) for footprint in own}
-                    self._give(request, missing, each, KV_TAG, KV_INSTRUCTION, now_ps, step, reach)
+                    each = {
+                        part.rank: self.policy.blocks(part.caches, part.bytes_of_page(reach), held, held + missing)
+                        for part in own
+                    }
+                    self._give(request, each, KV_TAG, KV_INSTRUCTION, now_ps, step, reach)
+                    for rank, (count, _) in each.items():
+                        self.kv_allocations[rank] += count
                     pages.grow(request.index, missing)
 
     def _let_go(self, request: Request, position: int, now_ps: int) -> None:
@@ -167,16 +184,15 @@ class JobMemory:
     def _give(
         self,
         request: Request,
-        count: int,
-        num_bytes: Mapping[int, int],
+        blocks: Mapping[int, tuple[int, int]],
         tag: str,
         instruction: str,
         now_ps: int,
         step: Step | None,
         reach: Reach = WHOLE,
     ) -> None:
-        """Allocate `count` times `num_bytes[rank]` for a request on each of those cards."""
-        for rank, size in num_bytes.items():
+        """Allocate (count, bytes each) for a request on each of those cards."""
+        for rank, (count, size) in blocks.items():
             try:
                 made = self._allocate(rank, count, size, f"request {request.index}", tag, now_ps, instruction)
             except OutOfMemory as error:

@@ -18,6 +18,7 @@ from ..models.blocks import DecoderLayer, Graph, Moe
 from .context import Context, mode_of
 from .dispatch import room_extents
 from .kv_cache import PAGE_TOKENS, PagePool, PagePools
+from .kv_policy import KvPolicy
 from .lanes import Lanes
 from .layout import AXES, EXCHANGE, Layout
 from .lowering.arena import plan_arena
@@ -65,7 +66,7 @@ class JobPlan:
     sequences that its static scales come from; `cache` says how caches hold codes (None: floats of `kv_dtype`). `fuse`
     names the fusions of its programs; `cp_prefill` is how attention reaches a context that is spread over shares where
     a step has prompt tokens. `fills` makes room for steps that compute what is cached. With `kv_pages` ideal, layers
-    with windows or chunks let pages go that they read no more.
+    with windows or chunks let pages go that they read no more; `kv_policy` says how their memory is reserved.
     """
 
     graph: Graph
@@ -89,6 +90,7 @@ class JobPlan:
     cp_prefill: Mode = "ring"
     fills: bool = False
     kv_pages: KvPages = "unified"
+    kv_policy: KvPolicy = KvPolicy()
     _built: dict[tuple[Layout, int, Variant], BuiltProgram] = field(default_factory=dict, compare=False, repr=False)
 
     def requests(self) -> list[Request]:
@@ -383,7 +385,7 @@ class JobPlan:
         capacity = hbm.capacity_bytes if capacity_bytes is None else capacity_bytes
         hbms = {rank: Hbm(capacity, hbm.reserved_bytes, GRANULE_BYTES) for rank in ranks}
         pools = PagePools(self.layout.holders, self.page_tokens, self.limited_reaches)
-        return JobMemory([self.footprint(rank) for rank in hbms], hbms, pools, self)
+        return JobMemory([self.footprint(rank) for rank in hbms], hbms, pools, self, self.kv_policy)
 
     def with_lengths(self, sequences: Sequence[Lengths]) -> JobPlan:
         """The same job over other sequences; its programs are shared, for they hold no lengths."""

@@ -19,7 +19,9 @@ from ..models.checkpoint import Checkpoint, open_checkpoint
 from ..models.graph import ropes
 from ..models.scale import scaled_checkpoint
 from .calibration import calibration_ids
+from .fabric.sizes import parse_size
 from .job import MOST_TOKENS, Job
+from .kv_policy import kv_policy_of
 from .layout import Layout, check_layout, parse_layout
 from .layout_warnings import layout_warnings
 from .lowering.passes.cache import CodedCache
@@ -108,6 +110,11 @@ def prepare(job: Job, *, any_dtype: bool = False) -> Prepared:
         calibration=() if job.calibrate is None else calibration_ids(job.calibrate, checkpoint, job.seed),
         fuse=parse_fusions(job.fuse),
         kv_pages="ideal" if job.kv_pages == "ideal" else "unified",
+        kv_policy=kv_policy_of(
+            job.kv_policy,
+            None if job.kv_granule is None else parse_size(job.kv_granule, "--kv-granule", "write 2MiB"),
+            job.kv_pages,
+        ),
     )
     ignores_stop = job.ignore_eos or job.batch is not None
     return Prepared(

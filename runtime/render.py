@@ -8,7 +8,18 @@ from collections.abc import Iterable, Iterator
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from .report import BOUNDS, Bounds, CardReport, Fits, JobDocument, OomReport, PassReport, Report, RequestReport
+from .report import (
+    BOUNDS,
+    Bounds,
+    CardReport,
+    Fits,
+    JobDocument,
+    KvUse,
+    OomReport,
+    PassReport,
+    Report,
+    RequestReport,
+)
 from .terminal import (
     NONE,
     bullets,
@@ -58,6 +69,9 @@ def report_parts(report: Report) -> Iterator[RenderableType]:
     if report.cards:
         yield ""
         yield memory_table("Memory at the peak", report.cards)
+    if report.kv:
+        yield ""
+        yield kv_table(report.kv)
     yield from _closing(report)
 
 
@@ -91,6 +105,7 @@ def job_line(report: JobDocument) -> Text:
     unused = f", {cluster.cards_unused} unused" if cluster.cards_unused else ""
     kv = "" if model.kv_dtype == model.dtype else f", KV {model.kv_dtype}"
     kv += ", ideal KV pages" if model.kv_pages == "ideal" else ""
+    kv += f", {model.kv_policy} KV" if model.kv_policy != "paged" else ""
     return Text(plain(f"{model.name} ({model.dtype}{kv})"), "bold") + Text(
         plain(
             f" on {layout.cards} x {report.card.name}{_own_numbers(report)}{f' ({degrees})' if degrees else ''}, "
@@ -253,6 +268,25 @@ def memory_table(title: str, cards: Iterable[CardReport]) -> Group:
     columns = ("card", "peak", "of usable", *(SHORT_TAGS.get(tag, tag) for tag in tags), *["other"] * bool(rest))
     rows = [(ranges(ranks), *cells) for cells, ranks in alike.items()]
     return table(f"{title}, {unit[0]} (capacity {capacity}, of it reserved {reserved})", columns, rows)
+
+
+def kv_table(uses: Iterable[KvUse]) -> Group:
+    """What the KV cache takes by each policy, on the card of which it takes most."""
+    rows = [
+        (
+            use.policy,
+            use.card,
+            exact_size(use.peak_bytes),
+            size(use.waste_bytes),
+            percent(use.waste_bytes, use.peak_bytes),
+            size(use.mean_waste_bytes),
+            f"{use.allocations:,}",
+            "yes" if use.fits else "NO",
+        )
+        for use in uses
+    ]
+    columns = ("policy", "card", "reserved at the peak", "unused", "share", "unused, mean", "allocations", "job fits")
+    return table("The KV cache by each policy", columns, rows)
 
 
 def oom_parts(oom: OomReport) -> Iterator[RenderableType]:

@@ -73,6 +73,7 @@ class ModelPart(Part):
     dtype: str
     kv_dtype: str
     kv_pages: str = "unified"
+    kv_policy: str = "paged"
     source: str
     num_layers: Count
 
@@ -377,6 +378,29 @@ class OomReport(Part):
     fits: Fits
 
 
+class KvUse(Part):
+    """What the KV cache of a job takes by one policy, on the card of which it takes most, while the job's steps run.
+
+    `peak_bytes` are the most that are reserved, `used_bytes` what tokens hold of them at that time; `mean_waste_bytes`
+    is what is reserved and holds no token, over all the job's time (over steps alone where it ran out of memory).
+    `allocations` count what was asked of the allocator over the job: pages, ranges, or granules that were mapped.
+    `fits` says whether the whole job fits by this policy.
+    """
+
+    policy: Literal["paged", "preallocated", "virtual"]
+    card: Count
+    peak_bytes: NumBytes
+    used_bytes: NumBytes
+    mean_waste_bytes: NumBytes
+    allocations: Count
+    fits: bool
+
+    @property
+    def waste_bytes(self) -> int:
+        """What is reserved at the peak and holds no token."""
+        return self.peak_bytes - self.used_bytes
+
+
 class PassReport(Part):
     """What a pass made of the programs of one step, over all cards: `places` where instructions gave way to `into`.
 
@@ -402,6 +426,7 @@ class Report(JobDocument):
     steps: tuple[StepReport, ...]
     stages: tuple[StageReport, ...] = ()
     cards: tuple[CardReport, ...]
+    kv: tuple[KvUse, ...] = ()
     links: tuple[LinkReport, ...] = ()
     collectives: tuple[CollectiveReport, ...] = ()
     axes: tuple[AxisReport, ...] = ()

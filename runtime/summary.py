@@ -15,6 +15,7 @@ from .applied import idle_fusions, pass_reports
 from .communication import collective_reports, link_reports
 from .critical import critical
 from .fits import what_fits
+from .kv_compare import TimedStep, kv_uses, untimed
 from .layout import Layout
 from .plan import JobPlan
 from .prepare import Prepared
@@ -26,6 +27,7 @@ from .report import (
     ClusterPart,
     EvidenceReport,
     HostReport,
+    KvUse,
     LayoutPart,
     LiveAllocation,
     ModelPart,
@@ -52,6 +54,7 @@ NOT_MODELLED = (
     "the loading of weights: time starts when they are in place",
     "freeing of KV pages that fell out of a window, unless --kv-pages ideal asks for it: they are kept to the end",
     "heat, power limits and faults: the clock stays where the card's file puts it",
+    "mapping of physical memory under address ranges (--kv-policy virtual): its calls are counted and take no time",
     "vision towers, training steps, speculative decoding, prefix caching and preemption",
     "kernel autotuning: unit times follow a first-cut tile schedule, not a vendor's library",
 )
@@ -67,6 +70,7 @@ def model_part(prepared: Prepared) -> ModelPart:
         dtype=plan.dtype.name,
         kv_dtype=plan.kv_dtype.name,
         kv_pages=plan.kv_pages,
+        kv_policy=plan.kv_policy.name,
         source=checkpoint.source,
         num_layers=len(checkpoint.graph.layers),
     )
@@ -138,6 +142,7 @@ def summarise(state: RunState, wall_s: float) -> Report:
             plan.layout, len(plan.graph.layers), [record.columns for record in state.records], elapsed_ps
         ),
         cards=tuple(_card(state, rank, elapsed_ps) for rank in range(plan.layout.cards)),
+        kv=_kv(state) if prepared.job.compare_kv else (),
         links=link_reports(state.cluster, elapsed_ps),
         collectives=collectives,
         axes=axes,
@@ -212,6 +217,13 @@ def _card(state: RunState, rank: int, elapsed_ps: int) -> CardReport:
             for name, use in usage.items()
         },
     )
+
+
+def _kv(state: RunState) -> tuple[KvUse, ...]:
+    """The cache by every policy over the steps that ran, or in their order alone where memory ended before them."""
+    plan = state.prepared.plan
+    timed = [TimedStep(record.step, record.start_ps, record.end_ps) for record in state.records]
+    return kv_uses(plan, untimed(plan) if state.oom else timed)
 
 
 def _mean(values: list[float]) -> float | None:

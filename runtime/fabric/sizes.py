@@ -15,7 +15,7 @@ MOST_BYTES = 1 << 44
 MOST_SIZES = 256
 
 
-def parse_size(text: str) -> int:
+def parse_size(text: str, option: str = "--sizes", form: str = FORM) -> int:
     """`64MiB` in bytes: KiB, MiB, GiB and TiB are powers of 1024, as are K, M and G; KB, MB and GB of 1000.
 
     ConfigError for what is no whole number of bytes from 1 to 16 TiB.
@@ -23,11 +23,11 @@ def parse_size(text: str) -> int:
     found = SIZE.match(text.strip())
     unit = UNITS.get(found[2].lower()) if found else None
     if not found or unit is None:
-        raise ConfigError(f"--sizes: {text.strip()!r} is no size; {FORM}, in B, KiB, MiB, GiB, KB, MB or GB")
+        raise ConfigError(f"{option}: {text.strip()!r} is no size; {form}, in B, KiB, MiB, GiB, KB, MB or GB")
     whole, _, fraction = found[1].partition(".")
     num_bytes, rest = divmod(int(whole + fraction) * unit, int(10 ** len(fraction)))
     if rest or not 1 <= num_bytes <= MOST_BYTES:
-        raise ConfigError(f"--sizes: {text.strip()!r} must be a whole number of bytes from 1 to {MOST_BYTES}; {FORM}")
+        raise ConfigError(f"{option}: {text.strip()!r} must be a whole number of bytes from 1 to {MOST_BYTES}; {form}")
     return num_bytes
 
 
