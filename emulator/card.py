@@ -8,13 +8,16 @@ from typing import NamedTuple
 
 from ..isa.control import HALT, SIGNAL, WAIT
 from ..isa.errors import ConfigError, ProgramError
+from ..isa.instruction import Instruction
 from ..isa.work import CollectiveShape, TransferShape, Unit
 from .calendar.activity import Demand
 from .calendar.resources import ResourceTable
 from .costs import Cost
+from .questions import Question
+from .site import Site
 from .span import Bound
 from .spec import CardSpec
-from .timeline import Site, Timeline
+from .timeline import Timeline
 from .units.rates import UnitDemand, capacities
 from .wires import RECV_REDUCE, Message, Ports, message_of
 
@@ -106,7 +109,7 @@ class Card:
                 raise ProgramError(
                     f"program {program.name} has a queue {name!r}; {self.spec.name} has {', '.join(units)}"
                 )
-        for site in timeline.sites:
+        for _, site in timeline.questions:
             unit = type(site.instruction).unit
             if unit is not Unit.CONTROL and unit not in units[site.queue]:
                 fitting = " or ".join(name for name, listed in units.items() if unit in listed)
@@ -115,14 +118,20 @@ class Card:
                     f"{unit.value} unit; choose {fitting}"
                 )
 
-    def ops(self, timeline: Timeline, costs: Sequence[Cost], known: Sequence[Op]) -> list[Op]:
-        """The operations of every site; one whose cost is what it was in `known` is taken from there."""
-        if not known:
-            return [self._op(site, cost) for site, cost in zip(timeline.sites, costs, strict=True)]
-        return [
-            op if op.cost is cost else self._op(site, cost)
-            for site, cost, op in zip(timeline.sites, costs, known, strict=True)
-        ]
+    def ops(self, questions: Sequence[Question], costs: Sequence[Cost], known: Sequence[Op]) -> list[Op]:
+        """The operation of every question; one whose cost is what it was in `known` is taken from there."""
+        made: dict[tuple[int, str, type[Instruction]], Op] = {}
+        ops = []
+        for number, ((_, site), cost) in enumerate(zip(questions, costs, strict=True)):
+            if known and known[number].cost is cost:
+                ops.append(known[number])
+                continue
+            key = (id(cost), site.queue, type(site.instruction))
+            op = made.get(key)
+            if op is None:
+                op = made[key] = self._op(site, cost)
+            ops.append(op)
+        return ops
 
     def _op(self, site: Site, cost: Cost) -> Op:
         instruction, work = site.instruction, cost.work

@@ -43,9 +43,9 @@ class Prepared:
 
     def ops(self, submission: Submission, card: Card) -> list[Op]:
         """What every site asks of a card under a submission's binding."""
-        costs = self._costs.of(submission.binding)
-        ops = self._ops[card.rank] = card.ops(self.timeline, costs, self._ops.get(card.rank, ()))
-        return ops
+        timeline, costs = self.timeline, self._costs.answers(submission.binding)
+        ops = self._ops[card.rank] = card.ops(timeline.questions, costs, self._ops.get(card.rank, ()))
+        return [ops[number] for number in timeline.asked.tolist()]
 
 
 class Cluster(Machines):

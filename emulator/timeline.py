@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
+
 from ..isa.check import check_program
-from ..isa.control import HALT, SIGNAL, WAIT
 from ..isa.instruction import Instruction
-from ..isa.operands import NameKind
-from ..isa.program import Block, Issue, Program
-
-EXTENTS = (NameKind.EXTENT, NameKind.EXTENT_OUT)
-
-
-class Site(NamedTuple):
-    """A place in a block: what is costed once, however often the block is called.
-
-    An instruction that names an extent parameter has a site for each binding of those parameters, which `extents` is:
-    the program's extent behind every parameter.
-    """
-
-    block: Block
-    position: int
-    queue: str
-    instruction: Instruction
-    extents: Mapping[str, str] = MappingProxyType({})
-
-    def __str__(self) -> str:
-        return f"block {self.block.name}, instruction {self.position} ({self.instruction})"
+from ..isa.program import Block, Program
+from .calendar.solver import Ints
+from .entries import NONE, entries_of
+from .questions import Question, questions_of
+from .site import EXTENTS, NO_EXTENTS, Site
 
 
 class Entry(NamedTuple):
@@ -53,44 +37,44 @@ class Timeline:
     """What each queue of a card executes of one program, in order. ProgramError for a program that is not legal.
 
     `sites` are the instructions of every called block; `rows[call]` holds the indices of a call's, by position. A queue
-    ends with its first HALT.
+    ends with its first HALT. `entries` are the columns of all that queues execute. `questions` are what sites ask of
+    a card, each once, and `asked` the number of every site's.
     """
 
     def __init__(self, program: Program) -> None:
         check_program(program)
         self.program = program
         self.semaphores: tuple[str, ...] = (*program.queues, *program.semaphores)
-        self.sites: tuple[Site, ...] = ()
-        self.rows: tuple[Sequence[int], ...] = ()
-        self._number_sites()
-        entries = _Entries(self.semaphores)
-        for call, base in enumerate(program.semaphore_bases()):
-            for position, issue in enumerate(program.block[program.calls[call].block].body):
-                entries.append(call, position, self.rows[call][position], issue, base)
-        self.queues: dict[str, tuple[Entry, ...]] = {q: tuple(entries.of[q]) for q in program.queues}
+        self.sites, self.rows = _numbered(program)
+        self.entries = entries_of(program, self.semaphores, self.rows)
+        self.questions: tuple[Question, ...]
+        self.questions, self.asked = questions_of(self.sites)
 
-    def _number_sites(self) -> None:
-        rows: dict[tuple[str, tuple[str, ...]], Sequence[int]] = {}
-        index: dict[tuple[str, int, tuple[str, ...]], int] = {}
-        sites: list[Site] = []
-        for call in self.program.calls:
-            if (call.block, call.extents) in rows:
-                continue
-            block, extents, row = self.program.block[call.block], self.program.extents_of(call), []
-            for position, issue in enumerate(block.body):
-                bound = extents if extents and _names_one(issue.instruction, extents) else {}
-                place = (call.block, position, call.extents if bound else ())
-                if place not in index:
-                    index[place] = len(sites)
-                    sites.append(Site(block, position, issue.queue, issue.instruction, bound))
-                row.append(index[place])
-            rows[call.block, call.extents] = row
-        self.sites = tuple(sites)
-        self.rows = tuple(rows[call.block, call.extents] for call in self.program.calls)
+    @cached_property
+    def made(self) -> list[Entry]:
+        """Every row of the columns as an Entry."""
+        e, waits = self.entries, [(index, need) for index, need in self.entries.asked.tolist()]
+        columns = (e.call, e.position, e.site, e.own, e.semaphore, e.counts, e.first_wait, e.first_wait + e.wait_count)
+        mnemonics = [site.instruction.mnemonic for site in self.sites]
+        return [
+            Entry(
+                call, position, site, mnemonics[site], own, tuple(waits[first:stop]),
+                None if semaphore == NONE else (semaphore, count),
+            )
+            for call, position, site, own, semaphore, count, first, stop in zip(
+                *(column.tolist() for column in columns), strict=True
+            )
+        ]  # fmt: skip
+
+    @cached_property
+    def queues(self) -> dict[str, tuple[Entry, ...]]:
+        """What each queue executes, entry by entry."""
+        parts = zip(self.program.queues, self.entries.parts.tolist(), strict=True)
+        return {name: tuple(self.made[first:stop]) for name, (first, stop) in parts}
 
     def site(self, call: int, position: int) -> Site:
         """The site of an instruction."""
-        return self.sites[self.rows[call][position]]
+        return self.sites[int(self.rows[call][position])]
 
     def describe(self, entry: Entry) -> str:
         """An instruction in words: `call 3 of layer, instruction 5 (matmul ...)`."""
@@ -98,42 +82,36 @@ class Timeline:
         return f"call {entry.call} of {site.block.name}, instruction {entry.position} ({site.instruction})"
 
 
+def _numbered(program: Program) -> tuple[tuple[Site, ...], tuple[Ints, ...]]:
+    """All sites in order of their first call, and those of every call by position."""
+    sites: list[Site] = []
+    rows: dict[tuple[str, tuple[str, ...]], Ints] = {}
+    naming: dict[str, list[int]] = {}
+    first: dict[str, Ints] = {}
+    for call in program.calls:
+        if (call.block, call.extents) in rows:
+            continue
+        block, extents = program.block[call.block], program.extents_of(call)
+        if call.block not in first:
+            naming[call.block] = _naming(block, extents) if extents else []
+            row = first[call.block] = np.arange(len(sites), len(sites) + len(block.body))
+            new: Iterable[int] = range(len(block.body))
+        else:
+            row, new = first[call.block].copy(), naming[call.block]
+            row[naming[call.block]] = np.arange(len(sites), len(sites) + len(naming[call.block]))
+        rows[call.block, call.extents] = row
+        names, body = set(naming[call.block]), block.body
+        sites += [
+            Site(block, at, body[at].queue, body[at].instruction, extents if at in names else NO_EXTENTS) for at in new
+        ]
+    return tuple(sites), tuple(rows[call.block, call.extents] for call in program.calls)
+
+
+def _naming(block: Block, extents: Mapping[str, str]) -> list[int]:
+    """The positions of a block's instructions that name one of its extent parameters."""
+    return [position for position, issue in enumerate(block.body) if _names_one(issue.instruction, extents)]
+
+
 def _names_one(instruction: Instruction, extents: Mapping[str, str]) -> bool:
-    """Whether an instruction names one of a block's extent parameters."""
     kinds = instruction.operands.items()
     return any(kind.names in EXTENTS and getattr(instruction, name) in extents for name, kind in kinds)
-
-
-class _Entries:
-    """Entries by queue, under construction."""
-
-    def __init__(self, semaphores: tuple[str, ...]) -> None:
-        self.index = {name: n for n, name in enumerate(semaphores)}
-        self.of: dict[str, list[Entry]] = {name: [] for name in semaphores}
-        self._halted: set[str] = set()
-        self._seen: dict[str, dict[int, int]] = {name: {} for name in semaphores}
-
-    def append(self, call: int, position: int, site: int, issue: Issue, base: Counter[str]) -> None:
-        """Add an instruction of a call, before which `base` has been signalled."""
-        queue, instruction = issue.queue, issue.instruction
-        if queue in self._halted:
-            return
-        own, seen = self.index[queue], self._seen[queue]
-        # In its own queue everything before it has ended.
-        seen[own] = max(seen.get(own, 0), len(self.of[queue]))
-        waits = []
-        for name, count in issue.waits:
-            index, need = self.index[name], base[name] + count
-            if need > seen.get(index, 0):
-                waits.append((index, need))
-                seen[index] = need
-        semaphore = None
-        if isinstance(instruction, SIGNAL):
-            semaphore = (self.index[instruction.semaphore], instruction.count)
-        elif isinstance(instruction, WAIT):
-            index = self.index[instruction.semaphore]
-            semaphore = (index, base[instruction.semaphore] + instruction.count)
-            seen[index] = max(seen.get(index, 0), semaphore[1])
-        elif isinstance(instruction, HALT):
-            self._halted.add(queue)
-        self.of[queue].append(Entry(call, position, site, instruction.mnemonic, own, tuple(waits), semaphore))

@@ -22,9 +22,10 @@ from ..ticket import Submission
 from ..timeline import Timeline
 from . import machine as c
 from .calendar import CompiledCalendar
-from .flatten import FlatProgram, op_rows
+from .flatten import FlatProgram
 from .machine import NONE
 from .meetings import Encounter, Matching
+from .ops import Ops
 from .queues import make_ready
 from .spans import CardSpans, SpanTable
 from .waiters import waiters
@@ -39,34 +40,41 @@ class FlatPrepared:
         card.check(self.timeline)
         self._card, self._calendar = card, calendar
         self._costs = Costs(self.timeline, card.spec)
-        self._ops: dict[tuple[int, ...], tuple[list[Cost], list[Op]]] = {}
-        self._latest: list[Op] = []
+        self._by_list: dict[int, tuple[list[Cost], Ops]] = {}
+        self._ops: dict[tuple[int, ...], Ops] = {}
+        self._latest: Sequence[Op] = ()
         self._flat: FlatProgram | None = None
 
-    def ops(self, submission: Submission) -> list[Op]:
-        """What every site asks of the first card under a submission's binding; others ask it of their own resources."""
-        costs = self._costs.of(submission.binding)
-        key = tuple(map(id, costs))
-        known = self._ops.get(key)
-        if known is None:
-            if len(self._ops) >= KEPT_PROGRAMS:
-                self._ops.clear()
-            self._latest = self._card.ops(self.timeline, costs, self._latest)
-            known = self._ops[key] = (costs, self._latest)
-        return known[1]
+    def ops(self, submission: Submission) -> Ops:
+        """What every site asks of the first card under a submission's binding; others ask it of their own resources.
 
-    def flat(self, ops: Sequence[Op], queues: Sequence[str]) -> FlatProgram:
+        Equal costs give the very same object.
+        """
+        costs = self._costs.answers(submission.binding)
+        _, known = self._by_list.get(id(costs), (costs, None))
+        if known is None:
+            if len(self._by_list) >= KEPT_PROGRAMS:
+                self._by_list.clear()
+                self._ops.clear()
+            key = tuple(map(id, costs))
+            known = self._ops.get(key)
+            if known is None:
+                self._latest = self._card.ops(self.timeline.questions, costs, self._latest)
+                known = self._ops[key] = Ops(self._latest, self.timeline.asked, self._calendar.shares)
+            self._by_list[id(costs)] = costs, known
+        return known
+
+    def flat(self, ops: Ops, queues: Sequence[str]) -> FlatProgram:
         """The program's entries in the calendar's tables."""
         if self._flat is None:
-            calendar, actions = self._calendar, [op.action for op in ops]
-            self._flat = FlatProgram(self.timeline, actions, queues, calendar.memory)
+            self._flat = FlatProgram(self.timeline, ops.actions, queues, self._calendar.memory)
         return self._flat
 
 
 class CompiledRun:
     """One card's part of a submission: its rows in the tables."""
 
-    def __init__(self, submission: Submission, prepared: FlatPrepared, ops: list[Op], program: FlatProgram) -> None:
+    def __init__(self, submission: Submission, prepared: FlatPrepared, ops: Ops, program: FlatProgram) -> None:
         self.submission, self.timeline, self.ops, self.program = submission, prepared.timeline, ops, program
         self.after: CompiledRun | None = None
         self.row = self.out = self.semaphores = self.first_link = NONE
@@ -161,7 +169,7 @@ class CompiledCluster(Machines):
         for run, links in zip(ticket.runs.values(), found, strict=True):
             key = id(run.ops)
             if key not in ops_at:
-                ops_at[key] = memory.append(c.OPS, op_rows(run.ops, self.calendar.shares))
+                ops_at[key] = memory.append(c.OPS, run.ops.rows)
             self._enter_run(ticket, run, ops_at[key], links, sharing)
         left = 0
         for rank, run in ticket.runs.items():

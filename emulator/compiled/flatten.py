@@ -1,4 +1,4 @@
-"""Programs and what they ask of cards as rows of numbers: entries, waits, operations and shares."""
+"""Programs and what they ask of cards as rows of numbers: entries, waits and shares."""
 
 from __future__ import annotations
 
@@ -10,17 +10,14 @@ from ..calendar.activity import Demand
 from ..calendar.resources import Resource
 from ..calendar.shares import share_of
 from ..calendar.solver import Ints
-from ..card import Action, Op
-from ..span import BOUNDS
+from ..card import Action
 from ..timeline import Timeline
 from .machine import (
     COLLECTIVE,
     ENTRIES,
-    ENTRY_COLUMNS,
     FLOW,
     HALT,
     NONE,
-    OP_COLUMNS,
     RECEIVE,
     SEND,
     SHARES,
@@ -43,45 +40,38 @@ ACTIONS = {
     Action.RECEIVE: RECEIVE,
 }
 LINKED = (Action.COLLECTIVE, Action.SEND, Action.RECEIVE)
+LINKS = [ACTIONS[action] for action in LINKED]
 
 
 class FlatProgram:
     """A timeline's entries as rows: `parts[q]` are the first and the last but one of a queue of the card.
 
-    `calls`, `positions` and `sites` say what each row is; `links[q]` lists the rows of exchanges in their order.
+    `entries` says which entry of the timeline each row is, and `calls`, `positions` and `sites` what it executes;
+    `links` are the rows of exchanges in their order, and `link_queues` the queues that they stand in.
     """
 
-    def __init__(self, timeline: Timeline, actions: Sequence[Action], queues: Sequence[str], memory: Memory) -> None:
+    def __init__(self, timeline: Timeline, actions: Ints, queues: Sequence[str], memory: Memory) -> None:
+        """`actions` are what is done at each site, by its number in the order of `Action`."""
         self.timeline = timeline
-        rows: list[tuple[int, ...]] = []
-        asked: list[tuple[int, int]] = []
-        named: list[tuple[int, int]] = []
-        self.parts = np.zeros((len(queues), 2), np.int64)
-        self.links: list[tuple[int, int]] = []  # (row, site) of each exchange, by the order in its queue
-        self.link_queues: set[str] = set()
-        first_wait = memory.count[WAITS]
-        for number, name in enumerate(queues):
-            self.parts[number, 0] = len(rows)
-            for entry in timeline.queues.get(name, ()):
-                action = actions[entry.site]
-                link = NONE
-                if action in LINKED:
-                    link = len(self.links)
-                    self.links.append((len(rows), entry.site))
-                    self.link_queues.add(name)
-                semaphore, count = entry.semaphore or (NONE, 0)
-                at = first_wait + len(asked)
-                asked += entry.waits
-                rows.append((entry.site, ACTIONS[action], entry.own, at, len(entry.waits), semaphore, count, link))
-                named.append((entry.call, entry.position))
-            self.parts[number, 1] = len(rows)
-        table = np.array(rows, np.int64).reshape(-1, ENTRY_COLUMNS)
+        known, own = timeline.entries, {name: n for n, name in enumerate(timeline.program.queues)}
+        parts = [known.parts[own[name]].tolist() if name in own else (0, 0) for name in queues]
+        stops = np.cumsum([stop - first for first, stop in parts], dtype=np.int64)
+        self.entries: Ints = np.concatenate([np.arange(first, stop) for first, stop in parts])
+        self.count = len(self.entries)
+        self.sites: Ints = known.site[self.entries]
+        self.calls: Ints = known.call[self.entries]
+        self.positions: Ints = known.position[self.entries]
+        acts = actions[self.sites]
+        self.links: Ints = np.flatnonzero(np.isin(acts, LINKS))
+        link = np.full(self.count, NONE, np.int64)
+        link[self.links] = np.arange(len(self.links))
+        first_wait = memory.append(WAITS, known.asked) + known.first_wait
+        columns = known.own, first_wait, known.wait_count, known.semaphore, known.counts
+        table = np.stack((self.sites, acts, *(column[self.entries] for column in columns), link), axis=1)
         self.first = memory.append(ENTRIES, table)
-        memory.append(WAITS, np.array(asked, np.int64).reshape(-1, 2))
-        self.parts += self.first
-        self.sites: Ints = table[:, 0].copy()
-        self.calls, self.positions = np.array(named, np.int64).reshape(-1, 2).T.copy()
-        self.count = len(rows)
+        self.parts: Ints = self.first + np.stack((np.concatenate(([0], stops[:-1])), stops), axis=1)
+        holding = np.unique(np.searchsorted(stops, self.links, side="right")).tolist()
+        self.link_queues = tuple(queues[number] for number in holding)
         self.queues = int(np.count_nonzero(self.parts[:, 0] != self.parts[:, 1]))
 
 
@@ -109,14 +99,3 @@ class Shares:
     def uses_of(self, row: int) -> int:
         """How many resources a share has to do with."""
         return int(self._memory.rows(SHARES)[row, USE_COUNT])
-
-
-def op_rows(ops: Sequence[Op], shares: Shares) -> Ints:
-    """Operations as rows, by site."""
-    rows = np.zeros((len(ops), OP_COLUMNS), np.int64)
-    for site, op in enumerate(ops):
-        demand = op.demand
-        own = op.action not in LINKED or op.runs_alone
-        share = shares.of(demand) if own and demand.alone_ps else NONE
-        rows[site] = (demand.fixed_ps, demand.alone_ps, share, BOUNDS.index(op.bound), op.runs_alone)
-    return rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ...isa.errors import ProgramError, UnsupportedError
@@ -54,7 +55,7 @@ class Matching:
         self._transfers: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
         self._sent: defaultdict[tuple[int, int, bool], int] = defaultdict(int)
 
-    def add(self, submission: Submission, program: FlatProgram, ops: list[Op]) -> list[int]:
+    def add(self, submission: Submission, program: FlatProgram, ops: Sequence[Op]) -> list[int]:
         """The number of the encounter that each exchange of a card's program comes to."""
         if len(program.link_queues) > 1:
             raise UnsupportedError(
@@ -62,10 +63,8 @@ class Matching:
                 f"{', '.join(sorted(program.link_queues))}; the compiled calendar needs them in one: use --engine simpy"
             )
         found = []
-        entries = [entry for name in program.link_queues for entry in program.timeline.queues[name]]
-        linked = iter([entry for entry in entries if ops[entry.site].message is not None])
-        for _, site in program.links:
-            op, entry = ops[site], next(linked)
+        for row in program.links.tolist():
+            op, entry = ops[program.sites[row]], program.timeline.made[program.entries[row]]
             assert op.message is not None
             sharing = submission.sharing.get(op.group, self._sharing)
             party = Party(submission.rank, 0, op.message, op.demand.fixed_ps, program.timeline, entry, sharing)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from siltwin.emulator.costs import Costs
+from siltwin.emulator.costs import KEPT_BINDINGS, Costs
 from siltwin.emulator.spec import override
 from siltwin.emulator.timeline import Timeline
 from siltwin.isa.errors import ProgramError, UnsupportedError
@@ -40,21 +40,47 @@ def test_only_what_read_a_changed_extent_is_evaluated_again(rig: Any) -> None:
     assert all(old is new for old, new in zip(short, again, strict=True))
 
 
-def test_an_instruction_that_asks_for_its_place_in_the_group_is_costed_by_place(rig: Any) -> None:
+def test_an_instruction_that_asks_for_its_place_in_the_group_is_asked_at_every_place(rig: Any) -> None:
     four = rig(4)
-    program = four.program(f"{MATMUL}\n{SCATTER}\n{MATMUL}")
-    costs = Costs(Timeline(program), four.spec)
-    first, second = (costs.of(Binding({"tokens": (1,)}, {"all": index})) for index in (0, 1))
-    reads = [list(tables)[0].groups for tables in costs._memo]
-    assert [old is new for old, new in zip(first, second, strict=True)] == [not groups for groups in reads]
+    costs = Costs(Timeline(four.program(f"{MATMUL}\n{SCATTER}\n{MATMUL}")), four.spec)
+    extents = {"tokens": (1,)}
+    first, second = (costs.of(Binding(extents, {"all": index})) for index in (0, 1))
+    assert all(old is new for old, new in zip(first, second, strict=True))  # equal Work, equal cost
+    with pytest.raises(ProgramError, match="index in group 'all' is 4; the group has 4 ranks"):
+        costs.of(Binding(extents, {"all": 4}))
+
+
+def test_ranks_that_share_their_extents_are_answered_with_the_same_list(rig: Any) -> None:
+    four = rig(4)
+    costs = Costs(Timeline(four.program(f"{MATMUL}\n{ADD}")), four.spec)
+    extents = {"tokens": (7,)}
+    first = costs.answers(Binding(extents, {"all": 0}))
+    assert costs.answers(Binding(extents, {"all": 3})) is first
+    assert costs.answers(Binding(dict(extents), {"all": 0})) is not first
+
+
+def test_equal_instructions_of_different_blocks_are_costed_once(rig: Any) -> None:
+    # b and its copy say the same over buffers of equal types; the third instruction is another form
+    one = rig()
+    program = one.program(f"{MATMUL}\n{ADD}\nvector | add dst=%t a=%t b=%t\nvector | add dst=%d a=%c b=%d")
+    (block,) = program.blocks
+    twice = replace(
+        program,
+        blocks=(block, replace(block, name="other")),
+        calls=(*program.calls, replace(program.calls[0], block="other")),
+    )
+    timeline = Timeline(twice)
+    assert len(timeline.sites) == 8 and timeline.asked.tolist() == [0, 1, 1, 2, 0, 1, 1, 2]
+    costs = Costs(timeline, one.spec).of(Binding({"tokens": (3,)}, {}))
+    assert costs[0] is costs[4] and costs[1] is costs[2] is costs[6] and costs[1] is not costs[3]
 
 
 def test_old_bindings_are_forgotten(rig: Any) -> None:
     one = rig()
     costs = Costs(Timeline(one.program(ADD)), one.spec)
-    for tokens in range(1, 500):
+    for tokens in range(1, 2 * KEPT_BINDINGS):
         costs.of(Binding({"tokens": (tokens,)}, {}))
-    assert sum(len(table) for table in costs._memo[0].values()) <= 64
+    assert sum(len(table) for table in costs._memo[0].values()) <= KEPT_BINDINGS
 
 
 def test_operations_of_unchanged_costs_are_kept(rig: Any) -> None:
