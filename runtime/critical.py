@@ -12,7 +12,7 @@ from ..emulator.calendar.solver import Ints
 from ..emulator.intervals import gained_ps
 from ..emulator.span import BOUNDS
 from ..emulator.span_columns import CardColumns
-from .report import Bounds
+from .report_base import Bounds
 
 DEPENDENCY = BOUNDS.index("dependency")
 

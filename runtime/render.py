@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from .report import (
-    BOUNDS,
-    Bounds,
-    CardReport,
-    Fits,
-    JobDocument,
-    KvUse,
-    OomReport,
-    PassReport,
-    Report,
-    RequestReport,
-)
+from .render_breakdown import breakdown_parts, shares
+from .report import CardReport, Fits, JobDocument, KvUse, OomReport, PassReport, Report, RequestReport
 from .terminal import (
     NONE,
     bullets,
@@ -61,18 +51,26 @@ def report_parts(report: Report) -> Iterator[RenderableType]:
     if report.oom:
         yield ""
         yield from oom_parts(report.oom)
-    tables = (_figures, _requests, _phases, _stages, _units, _communication, _busiest_links)
-    for part in (made(report) for made in tables):
-        if part is not None:
-            yield ""
-            yield part
+    yield from _tables(report, (_figures, _requests, _phases))
+    if not report.payload:
+        yield from breakdown_parts(report.phases)
+    yield from _tables(report, (_stages, _units, _communication, _busiest_links))
     if report.cards:
         yield ""
         yield memory_table("Memory at the peak", report.cards)
+        yield Text(_largest_peak(report), "dim")
     if report.kv:
         yield ""
         yield kv_table(report.kv)
     yield from _closing(report)
+
+
+def _tables(report: Report, tables: Sequence[Callable[[Report], Group | None]]) -> Iterator[RenderableType]:
+    """Those of some tables for which the report has anything, with a line between them."""
+    for part in (made(report) for made in tables):
+        if part is not None:
+            yield ""
+            yield part
 
 
 def _pass_line(item: PassReport) -> str:
@@ -193,14 +191,6 @@ def _stages(report: Report) -> Group | None:
     return table("Pipeline stages", ("stage", "layers", "busy", "idle"), rows)
 
 
-def shares(bounds: Bounds) -> str:
-    """What held the time, largest first; what rounds to nothing is left out."""
-    held = sorted(((getattr(bounds, name), name) for name in BOUNDS), key=lambda entry: -entry[0])
-    return ", ".join(
-        f"{name} {100 * ps / bounds.total_ps:.0f} %" for ps, name in held if 200 * ps >= bounds.total_ps > 0
-    )
-
-
 def _units(report: Report) -> Group | None:
     names = list(dict.fromkeys(name for card in report.cards for name in card.units))
     if not names:
@@ -246,6 +236,14 @@ def _busiest_links(report: Report) -> Group | None:
 def _some(names: list[str]) -> str:
     more = len(names) - MOST_NAMES_LISTED
     return ", ".join(names[:MOST_NAMES_LISTED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _largest_peak(report: Report) -> str:
+    """Which card's peak is the largest, and when it had it."""
+    card = max(report.cards, key=lambda card: card.peak_bytes)
+    during = [step for step in report.steps if step.start_ps <= card.peak_ps < step.end_ps]
+    where = f"in step {during[0].index} ({during[0].kind})" if during else "outside of steps"
+    return f"The largest is that of card {card.rank}, at {duration(card.peak_ps)}, {where}."
 
 
 def memory_table(title: str, cards: Iterable[CardReport]) -> Group:

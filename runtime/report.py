@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from ..interconnect.evidence import EvidenceKind
+from .report_base import BoundName, Bounds, Count, NumBytes, Part, PerSecond, Picoseconds, Seconds, StepKind
+from .report_breakdown import Breakdown
 
 SCHEMA_VERSION: Literal[1] = 1
-
-BoundName = Literal["compute", "hbm", "sram", "link", "dispatch", "dependency", "host"]
-StepKind = Literal["prefill", "decode", "mixed"]
-BOUNDS: tuple[BoundName, ...] = get_args(BoundName)
 
 # Figures that rest on the same numbers of the card share one entry of `evidence`, named by the group.
 FIGURE_GROUPS: dict[str, str] = {
@@ -27,21 +25,6 @@ FIGURE_GROUPS: dict[str, str] = {
     "utilisation": "time",
     "peak_bytes": "memory",
 }
-
-
-Picoseconds = Annotated[int, Field(ge=0)]
-NumBytes = Annotated[int, Field(ge=0)]
-Count = Annotated[int, Field(ge=0)]
-Seconds = Annotated[float, Field(ge=0)]
-PerSecond = Annotated[float, Field(ge=0)]
-
-
-class Part(BaseModel):
-    """A section of a report: frozen, no key but its own, no NaN."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, allow_inf_nan=False, json_schema_serialization_defaults_required=True
-    )
 
 
 @cache
@@ -141,30 +124,6 @@ class RequestReport(Part):
     ttft_s: Seconds | None
     tpot_s: Seconds | None
     finish_reason: Literal["stop", "length"] | None
-
-
-class Bounds(Part):
-    """Picoseconds of critical card time, by what held them."""
-
-    compute: Picoseconds = 0
-    hbm: Picoseconds = 0
-    sram: Picoseconds = 0
-    link: Picoseconds = 0
-    dispatch: Picoseconds = 0
-    dependency: Picoseconds = 0
-    host: Picoseconds = 0
-
-    @property
-    def total_ps(self) -> int:
-        """All of it."""
-        return sum(getattr(self, name) for name in BOUNDS)
-
-    @property
-    def largest(self) -> BoundName | None:
-        """What held most of the time (the earlier name among equals); None when there was none."""
-        held_ps: dict[BoundName, int] = {name: getattr(self, name) for name in BOUNDS}
-        longest = max(held_ps, key=held_ps.__getitem__)
-        return longest if held_ps[longest] else None
 
 
 class StepReport(Part):
@@ -291,12 +250,13 @@ class Totals(Part):
 
 
 class PhaseReport(Part):
-    """All steps of one kind; the time that several of them are in flight counts once."""
+    """All steps of one kind; the time that several of them are in flight counts once. `breakdown`: where it went."""
 
     steps: Count
     elapsed_ps: Picoseconds
     bound: BoundName | None
     bounds: Bounds
+    breakdown: Breakdown = Breakdown()
 
 
 class Phases(Part):

@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from .report import Count, HostReport, JobDocument, OutOfRange, Part
+from .report import HostReport, JobDocument, OutOfRange
+from .report_base import Count, Part
 
 
 def _null_unless_finite(value: object) -> object:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from ..interconnect.evidence import EvidenceKind
-from .report import Count, HostReport, JobDocument, NumBytes, Part, Picoseconds, StepKind
+from .report import HostReport, JobDocument
+from .report_base import Count, NumBytes, Part, Picoseconds, StepKind
 
 Status = Literal["native", "composed", "missing"]
 

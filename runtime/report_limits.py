@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .report import Count, Fits, HostReport, JobDocument, NumBytes, Part
+from .report import Fits, HostReport, JobDocument
+from .report_base import Count, NumBytes, Part
 
 
 class JobSizes(Part):

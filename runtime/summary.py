@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING
 
 from ..emulator.hbm import OutOfMemory
 from ..emulator.intervals import covered_ps
-from ..emulator.span_columns import CardColumns
+from ..emulator.span_columns import alike_all_along
 from ..emulator.spec import CardSpec
 from ..interconnect.evidence import weakest
 from ..models.graph import total_parameters
 from .applied import idle_fusions, pass_reports
+from .breakdown import PhaseTime
 from .communication import collective_reports, link_reports
-from .critical import critical
+from .critical import Critical, critical
 from .fits import what_fits
 from .kv_compare import TimedStep, kv_uses, untimed
 from .layout import Layout
+from .overlap import Overlap
 from .plan import JobPlan
 from .prepare import Prepared
 from .report import (
-    BOUNDS,
-    Bounds,
     CardPart,
     CardReport,
     ClusterPart,
@@ -40,6 +40,7 @@ from .report import (
     Totals,
     UnitUse,
 )
+from .report_base import BOUNDS, Bounds
 from .rests_on import evidence_reports, user_set
 from .stages import stage_reports
 from .watch import describe
@@ -122,7 +123,8 @@ def layout_part(layout: Layout) -> LayoutPart:
 def summarise(state: RunState, wall_s: float) -> Report:
     """The report of a run, finished or out of memory."""
     prepared, plan = state.prepared, state.prepared.plan
-    steps = tuple(_step(record) for record in state.records)
+    criticals = [critical(record.columns, record.start_ps, record.end_ps) for record in state.records]
+    steps = tuple(_step(record, found.bounds) for record, found in zip(state.records, criticals, strict=True))
     elapsed_ps = state.records[-1].end_ps if state.records else 0
     requests = tuple(_requests(state))
     exchanges = [exchange for record in state.records for exchange in record.exchanges]
@@ -147,7 +149,7 @@ def summarise(state: RunState, wall_s: float) -> Report:
         collectives=collectives,
         axes=axes,
         totals=_totals(plan, requests, steps, elapsed_ps),
-        phases=_phases(state, steps),
+        phases=_phases(state, criticals, steps),
         evidence=evidence_of(prepared),
         warnings=(*prepared.warnings, *idle_fusions(plan, passes), *_numbers_lost(state)),
         not_modelled=NOT_MODELLED,
@@ -158,8 +160,7 @@ def summarise(state: RunState, wall_s: float) -> Report:
     )
 
 
-def _step(record: StepRecord) -> StepReport:
-    bounds = critical(record.columns, record.start_ps, record.end_ps).bounds
+def _step(record: StepRecord, bounds: Bounds) -> StepReport:
     return StepReport(
         index=record.step.index,
         kind=record.step.kind,
@@ -262,33 +263,47 @@ def _numbers_lost(state: RunState) -> Iterator[str]:
         yield f"numbers passed the range of a type: {describe(state.watch.saturated)}"
 
 
-def _phases(state: RunState, steps: Sequence[StepReport]) -> Phases:
-    found: dict[str, PhaseReport] = {}
+def _phases(state: RunState, criticals: Sequence[Critical], steps: Sequence[StepReport]) -> Phases:
+    plan, found = state.prepared.plan, {}
     for kind in ("prefill", "decode", "mixed"):
         own = [index for index, step in enumerate(steps) if step.kind == kind]
         if not own:
             continue
-        elapsed = covered_ps([(steps[index].start_ps, steps[index].end_ps) for index in own])
-        if elapsed == sum(steps[index].end_ps - steps[index].start_ps for index in own):
-            each = [steps[index].bounds for index in own]
-        else:
-            each = list(_held_together([state.records[index] for index in own]))
+        time, overlap = PhaseTime(plan.card), Overlap(plan.layout.cards)
+        each = []
+        for stretch in _stretches(own, steps):
+            whole = criticals[stretch[0]] if len(stretch) == 1 else _together([state.records[i] for i in stretch])
+            each.append(whole.bounds)
+            time.add(whole)
+            overlap.add(alike_all_along([state.records[index].columns for index in stretch], plan.layout.cards))
         bounds = Bounds(**{name: sum(getattr(held, name) for held in each) for name in BOUNDS})
-        found[kind] = PhaseReport(steps=len(own), elapsed_ps=elapsed, bound=bounds.largest, bounds=bounds)
+        found[kind] = PhaseReport(
+            steps=len(own),
+            elapsed_ps=bounds.total_ps,
+            bound=bounds.largest,
+            bounds=bounds,
+            breakdown=time.report(overlap.reports()),
+        )
     return Phases(**found)
 
 
-def _held_together(records: Sequence[StepRecord]) -> Iterator[Bounds]:
-    """What held steps in flight together, stretch by stretch of time in which some of them are."""
-    cards: list[CardColumns] = []
-    start = end = records[0].start_ps
-    for record in sorted(records, key=lambda record: record.start_ps):
-        if record.start_ps > end:
-            yield critical(cards, start, end).bounds
-            cards, start = [], record.start_ps
-        cards += record.columns
-        end = max(end, record.end_ps)
-    yield critical(cards, start, end).bounds
+def _stretches(own: Sequence[int], steps: Sequence[StepReport]) -> list[list[int]]:
+    """Steps of one kind, those together that are in flight at the same time."""
+    found: list[list[int]] = []
+    end = -1
+    for index in sorted(own, key=lambda index: steps[index].start_ps):
+        if found and steps[index].start_ps < end:
+            found[-1].append(index)
+        else:
+            found.append([index])
+        end = max(end, steps[index].end_ps)
+    return found
+
+
+def _together(records: Sequence[StepRecord]) -> Critical:
+    """What held steps in flight together."""
+    cards = [card for record in records for card in record.columns]
+    return critical(cards, records[0].start_ps, max(record.end_ps for record in records))
 
 
 def _host(state: RunState, wall_s: float) -> HostReport:

@@ -3,7 +3,6 @@
 from typing import Any
 
 from siltwin.runtime.report import (
-    Bounds,
     CardPart,
     CardReport,
     ClusterPart,
@@ -25,6 +24,7 @@ from siltwin.runtime.report import (
     UnitUse,
 )
 from siltwin.runtime.report_align import AlignReport, LayerDrift, LogitsDrift
+from siltwin.runtime.report_base import Bounds
 from siltwin.runtime.report_limits import CardNeed, JobSizes, LimitsReport
 
 MIB, GIB = 2**20, 2**30

@@ -17,8 +17,9 @@ from siltwin.runtime.progress import DelayedProgress
 from siltwin.runtime.render import generated_text, print_report
 from siltwin.runtime.render_align import print_align
 from siltwin.runtime.render_lists import print_card, print_cards, print_limits, print_models
-from siltwin.runtime.report import BOUNDS, Bounds, CardReport, Report
+from siltwin.runtime.report import CardReport, Report
 from siltwin.runtime.report_align import AlignReport, LayerDrift
+from siltwin.runtime.report_base import BOUNDS, Bounds
 from siltwin.runtime.report_limits import LimitsReport
 from siltwin.runtime.schemas import DOCUMENTS, schema_of
 from siltwin.runtime.terminal import console_for, digits, duration, exact_size, plain, ranges, seconds, size

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from siltwin.emulator.hbm import Hbm
-from siltwin.runtime.report import Bounds, StepReport
+from siltwin.runtime.report import StepReport
+from siltwin.runtime.report_base import Bounds
 from siltwin.runtime.trace import TraceNames, chrome_trace, write_trace
 
 
