@@ -130,7 +130,11 @@ JOB_OPTIONS: tuple[Callable[[F], F], ...] = (
     click.option("--chunk-tokens", type=int, metavar="N", help="The most prompt tokens a step (default: no bound)."),
     click.option("--sequence-parallel", is_flag=True, help="Norms and residual stream on shares of the tokens."),
     click.option("--redundant-experts", type=int, metavar="N", default=0, help="Slots for copies of loaded experts."),
-    click.option("--expert-loads", metavar="FILE.json", help="Loads by which experts are copied (default: even)."),
+    click.option("--expert-loads", metavar="FILE.json", help="Loads by which experts are copied, or a saved routing."),
+    click.option("--expert-room", metavar="N|full", help="Rows that may arrive at a card, over an even share."),
+    click.option(
+        "--routing", metavar="even|zipf:A|..", help="Without numbers: even, multinomial, zipf:A, recorded:FILE."
+    ),
     click.option("--micro-batches", type=int, metavar="N", default=1, help="Steps in flight at once (default: 1)."),
     click.option(
         "--engine",
@@ -161,13 +165,22 @@ def job_options(command: F) -> F:
 @JSON_OPTION
 @click.option("--trace", "trace_to", metavar="FILE", help="Write a Chrome trace, which ui.perfetto.dev opens.")
 @click.option("--logits", "logits_to", metavar="FILE.npz", help="Write the logits of every position, and the tokens.")
-def run(json_to: str | None, trace_to: str | None, logits_to: str | None, no_payload: bool, **asked: Any) -> None:
+@click.option("--save-routing", "routing_to", metavar="FILE", help="Write what experts got, for --routing recorded:.")
+def run(
+    json_to: str | None,
+    trace_to: str | None,
+    logits_to: str | None,
+    routing_to: str | None,
+    no_payload: bool,
+    **asked: Any,
+) -> None:
     """Run MODEL: a directory, a .gguf or config.json file, or a name from `siltwin models`."""
     from .runtime.files import check_outputs, write_logits, write_run_trace
 
     job = _job(payload=not no_payload, logits=logits_to is not None, **asked)
-    check_outputs(json_to, trace_to, logits_to)
+    check_outputs(json_to, trace_to, logits_to, routing_to)
     from .runtime.progress import DelayedProgress
+    from .runtime.recorded import write_routing
     from .runtime.render import print_report
     from .runtime.run import run_job
 
@@ -177,6 +190,8 @@ def run(json_to: str | None, trace_to: str | None, logits_to: str | None, no_pay
         write_run_trace(trace_to, result)
     if logits_to is not None:
         write_logits(logits_to, result)
+    if routing_to is not None:
+        write_routing(routing_to, result)
     _show(result.report, print_report, json_to)
     _exit_if_out_of_memory(result.report)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from .errors import ProgramError
 
-Ints = np.ndarray[Any, np.dtype[np.int64]]
+Ints = np.ndarray[Any, np.dtype[Any]]
 Values = tuple[int, ...]
 
 
@@ -18,18 +18,20 @@ Values = tuple[int, ...]
 class Table:
     """Values of an extent where ranks differ: those of rank r are `values[rows[r]]`.
 
-    `values` is int64 [rows, n] and `rows` int64 [ranks], so that ranks of one holder can share a row. A table is known
-    by its identity: layers with equal loads name the very same one. ProgramError for rows that are not there.
+    `values` is whole numbers [rows, n] of any width, as big tables need narrow ones, and `rows` int64 [ranks], so that
+    ranks of one holder can share a row. A table is known by its identity: layers with equal loads name the very same
+    one. ProgramError for rows that are not there.
     """
 
     values: Ints
     rows: Ints
 
     def __post_init__(self) -> None:
-        if self.values.ndim != 2 or self.values.dtype != np.int64 or self.rows.ndim != 1 or self.rows.dtype != np.int64:
+        whole = self.values.dtype.kind in "iu" and self.rows.dtype == np.int64
+        if self.values.ndim != 2 or self.rows.ndim != 1 or not whole:
             raise ProgramError(
-                f"a table needs int64 values [rows, n] and rows [ranks], not {self.values.dtype} {self.values.shape} "
-                f"and {self.rows.dtype} {self.rows.shape}"
+                f"a table needs whole values [rows, n] and int64 rows [ranks], not {self.values.dtype} "
+                f"{self.values.shape} and {self.rows.dtype} {self.rows.shape}"
             )
         if self.rows.size and not (0 <= self.rows.min() and self.rows.max() < len(self.values)):
             raise ProgramError(f"a table of {len(self.values)} rows has no rows {self.rows.min()} to {self.rows.max()}")
@@ -65,27 +67,31 @@ class RankExtents(Mapping[str, Values]):
         return sum(1 for _ in self)
 
 
-def rank_extents(commons: Sequence[Mapping[str, Values]], tables: Mapping[str, Table]) -> list[Mapping[str, Values]]:
-    """The extents of every rank, one object for ranks with the same `common` (by identity) and equal values.
+def rank_extents(
+    commons: Sequence[Mapping[str, Values]], tables: Sequence[Mapping[str, Table]]
+) -> list[Mapping[str, Values]]:
+    """The extents of every rank, one object for ranks with the same `common` and `tables` (by identity), equal values.
 
     Without tables that is `common` itself.
     """
-    if not tables:
-        return list(commons)
-    distinct = [
-        np.unique(table.values, axis=0, return_inverse=True)[1].reshape(-1)[table.rows] for table in _each(tables)
-    ]
-    found: dict[tuple[int, bytes], Mapping[str, Values]] = {}
-    keys = np.stack(distinct, axis=1)
-    extents = []
-    for rank, common in enumerate(commons):
-        key = (id(common), keys[rank].tobytes())
-        if key not in found:
-            found[key] = RankExtents(common, tables, rank)
-        extents.append(found[key])
-    return extents
+    classes = np.array([_number(commons), _number(tables)])
+    classes = np.unique(classes, axis=1, return_inverse=True)[1].reshape(-1)
+    for table in {id(table): table for own in tables for table in own.values()}.values():
+        if classes.max(initial=-1) + 1 == len(classes):
+            break  # no two ranks are equal
+        rows = [row.tobytes() for row in table.values]
+        first = {row: index for index, row in reversed(list(enumerate(rows)))}
+        equal = np.array([first[row] for row in rows])[table.rows]
+        classes = np.unique(classes * len(rows) + equal, return_inverse=True)[1]
+    found: dict[int, Mapping[str, Values]] = {}
+    for rank, class_ in enumerate(classes.tolist()):
+        if class_ not in found:
+            own = tables[rank]
+            found[class_] = RankExtents(commons[rank], own, rank) if own else commons[rank]
+    return [found[class_] for class_ in classes.tolist()]
 
 
-def _each(tables: Mapping[str, Table]) -> list[Table]:
-    """Tables, each once."""
-    return list({id(table): table for table in tables.values()}.values())
+def _number(items: Sequence[object]) -> list[int]:
+    """Each item's number among the distinct ones, by identity."""
+    numbers: dict[int, int] = {}
+    return [numbers.setdefault(id(item), len(numbers)) for item in items]

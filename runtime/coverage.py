@@ -29,8 +29,7 @@ from .prepare import Prepared, prepare
 from .report import HostReport
 from .report_coverage import Cost, CoverageReport, FusionPart, OperatorPart, Saving, StatedStep, StepCost
 from .rests_on import refuse_weak
-from .routing import even
-from .run import routed_of, start_run, time_step
+from .run import start_run, time_step
 from .scheduler import Step
 from .summary import NOT_MODELLED, card_part, cluster_part, evidence_of, layout_part, model_part
 
@@ -117,11 +116,10 @@ def _stated(prepared: Prepared) -> list[_Stated]:
             lanes.complete(lanes.oldest, None)
         else:
             found = [*found[:1], step]
-    routing = even(prepared.job.seed)
     return [
         _Stated(
             step,
-            tuple(step_bindings(plan, step, routed_of(plan, step, routing))),
+            tuple(step_bindings(plan, step, plan.routed(step))),
             tuple(variant._replace(head=True) for variant in step_variants(plan, step)),
         )
         for step in found

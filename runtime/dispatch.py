@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from ..isa.errors import ConfigError
 from ..isa.instruction import split_even
-from ..models.blocks import Graph, Moe
-from .layout import EXCHANGE, ExpertShare, Layout
+from ..isa.loads import Table
+from ..models.blocks import DecoderLayer, Graph, Moe
+from .layout import Layout
 from .lowering.experts import (
     LOCAL,
     RECEIVED,
@@ -23,11 +26,13 @@ from .lowering.experts import (
     slots_extent,
 )
 from .lowering.weights import layer_name
+from .routing import Loads, senders
 
 FEW_ROWS = 1 << 16
-ROOM = 2  # times an even share, beyond few rows
+ROOM = 2.0  # times an even share, beyond few rows
 
 Extents = dict[str, tuple[int, ...]]
+Tables = dict[str, Table]
 
 
 def travels(graph: Graph, layout: Layout) -> bool:
@@ -35,107 +40,202 @@ def travels(graph: Graph, layout: Layout) -> bool:
     return layout.experts_travel and any(isinstance(layer.mlp, Moe) for layer in graph.layers)
 
 
-def room_extents(graph: Graph, layout: Layout, tokens: int) -> Extents:
+def room_extents(graph: Graph, layout: Layout, tokens: int, room: float = ROOM) -> Extents:
     """The scalar extents of the most rows that leave and arrive, where no holder has more than so many tokens.
 
-    For many rows the room is a multiple of what arrives from even loads, as no system has room for every token's at
+    For many rows the room is `room` times what arrives from even loads, as no system has room for every token's at
     every card; for few of them it is all that can arrive.
     """
     if not travels(graph, layout):
         return {}
     part, found = -(-tokens // layout.expert_parts), Extents()
-    for top_k, count in _kinds(graph):
+    for top_k, count in kinds(graph):
         slots, leaving = layout.slots(count), part * top_k * layout.cuts
         here = min(top_k, -(-slots // layout.ep))
         found[sent_extent(top_k)] = (leaving,)
         most = layout.exchange * part * here
-        found[received_extent(top_k, slots * layout.cuts)] = (min(most, max(FEW_ROWS, ROOM * leaving)),)
+        enough = most if room * leaving >= most else max(FEW_ROWS, int(np.ceil(room * leaving)))
+        found[received_extent(top_k, slots * layout.cuts)] = (min(most, enough),)
     return found
 
 
-def cut_extents(graph: Graph, layout: Layout, loads: Mapping[str, tuple[int, ...]]) -> Extents:
-    """The loads of every cut of every expert, from one holder's loads, where cuts span holders."""
-    if layout.cuts == 1:
-        return {}
-    found = Extents()
-    for layer in graph.layers:
-        name = layer_name(layer)
-        counts = loads.get(slots_extent(name) if layout.redundant else expert_extent(name))
-        if counts is not None:
-            experts = split_even(len(counts), layout.ep)
-            found[cuts_extent(name)] = tuple(
-                count for first, size in experts for _ in range(layout.cuts) for count in counts[first : first + size]
-            )
-    return found
+def share_extents(graph: Graph, layout: Layout) -> list[Extents]:
+    """How many experts every member of a rank's group has, and how many the rank itself, by its place along ep.
 
-
-def check_room(graph: Graph, layout: Layout, largest: Mapping[str, tuple[int, ...]], found: list[Extents]) -> None:
-    """Refuse loads so uneven that more rows arrive at a card than it has room for."""
-    for layer in graph.layers:
-        if not isinstance(layer.mlp, Moe):
-            continue
-        (room,) = largest[received_extent(layer.mlp.router.top_k, layout.slots(layer.mlp.experts.count) * layout.cuts)]
-        name = exchange_extent(layer_name(layer), RECEIVED)
-        for rank, extents in enumerate(found):
-            if (rows := sum(extents.get(name, ()))) > room:
-                raise ConfigError(
-                    f"layer {layer.index}: {rows} rows of tokens arrive at card {rank}, which has room for {room}, "
-                    f"{ROOM} times an even share; take fewer tokens a step with --chunk-tokens, or copy hot experts "
-                    "with --redundant-experts"
-                )
-
-
-def share_extents(graph: Graph, layout: Layout, rank: int) -> Extents:
-    """How many experts every member of a rank's group has, and how many the rank itself."""
+    Places with as many experts have the same object.
+    """
     if not travels(graph, layout):
-        return {}
-    found = Extents()
-    for _, experts in _kinds(graph):
-        slots = layout.slots(experts)
-        shares, here = shares_extents(slots * layout.cuts)
-        found[shares] = tuple(size for _, size in split_even(slots, layout.ep) for _ in range(layout.cuts))
-        found[here] = (layout.experts_of(rank, experts).count,) * layout.exchange
-    return found
+        return [{}] * layout.ep
+    counts = [[size for _, size in split_even(layout.slots(experts), layout.ep)] for _, experts in kinds(graph)]
+    found: dict[tuple[int, ...], Extents] = {}
+    for own in zip(*counts, strict=True):
+        if own in found:
+            continue
+        found[own] = {}
+        for sizes, size in zip(counts, own, strict=True):
+            shares, here = shares_extents(sum(sizes) * layout.cuts)
+            found[own] |= {shares: tuple(size for size in sizes for _ in range(layout.cuts))}
+            found[own] |= {here: (size,) * layout.exchange}
+    return [found[own] for own in zip(*counts, strict=True)]
 
 
-def _kinds(graph: Graph) -> list[tuple[int, int]]:
+def kinds(graph: Graph) -> list[tuple[int, int]]:
     """(choices a token, experts) of the layers that have experts."""
     return sorted(
         {(layer.mlp.router.top_k, layer.mlp.experts.count) for layer in graph.layers if isinstance(layer.mlp, Moe)}
     )
 
 
-def exchange_extents(graph: Graph, layout: Layout, routed: Mapping[str, tuple[int, ...]]) -> list[Extents]:
-    """The extents of every rank's exchanges, from the loads of all holders one after the other."""
-    found: list[Extents] = [{} for _ in range(layout.cards)]
-    if not travels(graph, layout):
+@dataclass(frozen=True)
+class LayerLoads:
+    """The loads of one layer's experts, or of their slots, and what follows from them on all ranks of a stage at once.
+
+    Sender s, a part of a holder, is the (s % senders)-th of those whose tokens go to copy s // senders of the experts.
+    Where the cuts of an expert span holders, each cut gets the same rows.
+    """
+
+    layout: Layout
+    loads: Loads
+
+    @cached_property
+    def by_card(self) -> Loads:
+        """Rows of every sender for every card of its copy, int32 [copies, senders, ep]."""
+        flat, starts = self.loads.reshape(-1, self.loads.shape[-1]), [first for first, _ in self._shares]
+        rows: Loads = np.add.reduceat(flat, starts, axis=1, dtype=np.int32)
+        return rows.reshape(-1, senders(self.layout), self.layout.ep)
+
+    @property
+    def arriving(self) -> Loads:
+        """Rows that arrive at every card, [copies, ep]."""
+        rows: Loads = self.by_card.sum(axis=1)
+        return rows
+
+    @property
+    def _shares(self) -> list[tuple[int, int]]:
+        return split_even(self.loads.shape[-1], self.layout.ep)
+
+    @cached_property
+    def of_holders(self) -> Table:
+        """The loads that every rank's holder routes."""
+        ranks = np.arange(self.layout.cards)
+        return Table(self.loads.reshape(len(self.loads), -1), ranks // self.layout.tp % self.layout.holders)
+
+    @cached_property
+    def of_cuts(self) -> Table:
+        """As `of_holders`, of every cut of every expert, card after card and there cut after cut."""
+        cuts = self.layout.cuts
+        order = [first + turn for first, size in self._shares for _ in range(cuts) for turn in range(size)]
+        return Table(self.of_holders.values[:, order], self.of_holders.rows)
+
+    @cached_property
+    def sent(self) -> Table:
+        """Rows that every rank sends to each member of its group."""
+        layout, place = self.layout, self._places
+        values = np.repeat(self.by_card.reshape(-1, layout.ep), layout.cuts, axis=1)
+        return Table(values, place // layout.tp * layout.expert_parts + place % layout.tp // layout.etp)
+
+    @cached_property
+    def received(self) -> Table:
+        """Rows that every rank gets from each member of its group."""
+        return Table(self.by_card.transpose(0, 2, 1).reshape(-1, self.by_card.shape[1]), self._homes)
+
+    @cached_property
+    def local(self) -> dict[int, Table]:
+        """Rows of every expert that a rank has, by how many that are."""
+        totals = self.loads.reshape(len(self.by_card), -1, self.loads.shape[-1]).sum(axis=1, dtype=np.int32)
+        found = {}
+        for width in {size for _, size in self._shares}:
+            columns = np.array([np.arange(width) + (first if size == width else 0) for first, size in self._shares])
+            found[width] = Table(totals[:, columns].reshape(-1, width), self._homes)
         return found
-    axis = EXCHANGE if layout.cuts > 1 else "ep"
-    groups = {layout.groups(rank)[axis] for rank in range(layout.stage_cards)}
-    stages = layout.stage_layers(len(graph.layers))
-    for stage, layers in enumerate(stages):
-        for index in layers:
-            name, mlp = layer_name(graph.layers[index]), graph.layers[index].mlp
-            loads = routed.get(slots_extent(name) if layout.redundant else expert_extent(name))
-            if isinstance(mlp, Moe) and loads is not None:
-                for group in groups:
-                    ranks = [stage * layout.stage_cards + rank for rank in group]
-                    shares = [layout.experts_of(rank, mlp.experts.count) for rank in ranks]
-                    _exchange(layout, name, dict(zip(ranks, shares, strict=True)), loads, found)
+
+    @property
+    def _places(self) -> Loads:
+        """The place of every rank in its stage."""
+        return np.arange(self.layout.cards) % self.layout.stage_cards
+
+    @property
+    def _homes(self) -> Loads:
+        """The number of the card, copy after copy, whose experts every rank has."""
+        layout, place = self.layout, self._places
+        homes: Loads = place // (layout.etp * layout.ep) * layout.ep + place // layout.etp % layout.ep
+        return homes
+
+
+def loads_of(routed: Mapping[str, Loads], layout: Layout) -> dict[str, LayerLoads]:
+    """A step's loads by extent, one object for layers of equal loads (by identity)."""
+    known: dict[int, LayerLoads] = {}
+    return {name: known.setdefault(id(loads), LayerLoads(layout, loads)) for name, loads in routed.items()}
+
+
+def rank_tables(graph: Graph, layout: Layout, loads: Mapping[str, LayerLoads]) -> list[Tables]:
+    """What every rank binds of a step's loads; ranks of a stage with as many experts name the same tables."""
+    totals = sorted({own.loads.shape[-1] for own in loads.values()})
+    stages, found = layout.stage_layers(len(graph.layers)), dict[tuple[object, ...], Tables]()
+    by_rank = []
+    for rank in range(layout.cards):
+        card = layout.expert_card_of(rank)
+        key = (layout.stage_of(rank), *(card < total % layout.ep for total in totals))
+        if key not in found:
+            names = [layer_name(graph.layers[index]) for index in stages[layout.stage_of(rank)]]
+            found[key] = _tables(layout, card, names, loads)
+        by_rank.append(found[key])
+    return by_rank
+
+
+def _tables(layout: Layout, card: int, names: list[str], loads: Mapping[str, LayerLoads]) -> Tables:
+    """The tables of some layers for ranks with as many experts as one of the cards."""
+    found: Tables = {}
+    for name in names:
+        for extent in (expert_extent(name), slots_extent(name)):
+            if extent in loads:
+                found[extent] = loads[extent].of_holders
+        own = loads.get(slots_extent(name) if layout.redundant else expert_extent(name))
+        if own is None or not layout.experts_travel:
+            continue
+        if layout.cuts > 1:
+            found[cuts_extent(name)] = own.of_cuts
+        width = split_even(own.loads.shape[-1], layout.ep)[card][1]
+        found[exchange_extent(name, SENT)] = own.sent
+        found[exchange_extent(name, RECEIVED)] = own.received
+        found[exchange_extent(name, LOCAL)] = own.local[width]
     return found
 
 
-def _exchange(
-    layout: Layout, name: str, members: dict[int, ExpertShare], loads: tuple[int, ...], found: list[Extents]
+def arriving_rows(graph: Graph, layout: Layout, routed: Mapping[str, Loads]) -> dict[str, int]:
+    """The most rows that arrive at a card, by the extent that is the room for them."""
+    found: dict[str, int] = {}
+    for name, _, own in _dispatched(graph, layout, loads_of(routed, layout)):
+        found[name] = max(found.get(name, 0), int(own.arriving.max()))
+    return found
+
+
+def check_room(
+    graph: Graph, layout: Layout, largest: Mapping[str, tuple[int, ...]], loads: Mapping[str, LayerLoads]
 ) -> None:
-    """Enter the exchange of one layer within one group of ranks and their shares."""
-    experts = len(loads) // (layout.holders * layout.expert_parts)
-    table = np.array(loads).reshape(layout.holders, layout.expert_parts, experts)
-    leaving = np.stack([table[layout.holder_of(rank), own.part] for rank, own in members.items()])
-    spans = [slice(own.first, own.first + own.count) for own in members.values()]
-    moved = np.stack([leaving[:, span].sum(axis=1) for span in spans], axis=1)
-    totals = leaving.sum(axis=0)
-    for member, (rank, own) in enumerate(members.items()):
-        found[rank][exchange_extent(name, SENT)] = tuple(moved[member].tolist())
-        found[rank][exchange_extent(name, RECEIVED)] = tuple(moved[:, member].tolist())
-        found[rank][exchange_extent(name, LOCAL)] = tuple(totals[own.first : own.first + own.count].tolist())
+    """Refuse loads so uneven that more rows arrive at a card than it has room for."""
+    if not travels(graph, layout):
+        return
+    for name, layer, own in _dispatched(graph, layout, loads):
+        if (rows := int(own.arriving.max())) > largest[name][0]:
+            home = int(own.arriving.argmax())
+            place = home // layout.ep * layout.ep * layout.etp + home % layout.ep * layout.etp
+            stages = layout.stage_layers(len(graph.layers))
+            stage = next(stage for stage, layers in enumerate(stages) if layer.index in layers)
+            raise ConfigError(
+                f"layer {layer.index}: {rows} rows of tokens arrive at card {stage * layout.stage_cards + place}, "
+                f"which has room for {largest[name][0]}; give more with --expert-room, take fewer tokens a step with "
+                "--chunk-tokens, or copy hot experts with --redundant-experts"
+            )
+
+
+def _dispatched(
+    graph: Graph, layout: Layout, loads: Mapping[str, LayerLoads]
+) -> Iterator[tuple[str, DecoderLayer, LayerLoads]]:
+    """Layers whose tokens travel: the extent of the room for them, the layer, the loads of what they go to."""
+    for layer in graph.layers:
+        name = layer_name(layer)
+        own = loads.get(slots_extent(name) if layout.redundant else expert_extent(name))
+        if own is not None and isinstance(layer.mlp, Moe):
+            total = own.loads.shape[-1] * layout.cuts
+            yield received_extent(layer.mlp.router.top_k, total), layer, own

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from ..emulator.hbm import OutOfMemory
 from ..isa.errors import ConfigError
+from .expert_room import with_proportional_room
 from .layout import legal_tp
 from .memory import JobMemory
 from .plan import JobPlan, Lengths
@@ -161,9 +162,10 @@ def smallest_tp(plan: JobPlan) -> int | None:
 
 def what_fits(plan: JobPlan) -> Fits:
     """What would fit, each changing one thing of the job."""
+    other = with_proportional_room(plan)
     return Fits(
-        largest_batch=largest_batch(plan) or None,
-        largest_context=largest_context(plan) or None,
+        largest_batch=largest_batch(other) or None,
+        largest_context=largest_context(other) or None,
         smallest_hbm_bytes=smallest_hbm(plan),
-        smallest_tp=smallest_tp(plan),
+        smallest_tp=smallest_tp(other),
     )

@@ -29,7 +29,8 @@ class Job:
     shares of the residual stream. `kv_pages` ideal lets layers with windows or chunks free the pages that they read no
     more; unified pages hold all layers' tokens. `kv_policy` says how the cache's memory is reserved (`kv_granule`: a
     size, of virtual's mappings), and `compare_kv` asks for a table of all. `redundant_experts` slots hold copies of
-    the experts that `expert_loads`, a JSON file, says are chosen most.
+    the experts that `expert_loads`, a JSON file, says are chosen most. `routing` says what experts get without
+    the payload, and `expert_room` how many times an even share of rows may arrive at a card.
     """
 
     model: str
@@ -68,6 +69,8 @@ class Job:
     sequence_parallel: bool = False
     redundant_experts: int = 0
     expert_loads: str | None = None
+    expert_room: str | None = None
+    routing: str | None = None
     engine: Engine | None = None
     overrides: tuple[tuple[str, str], ...] = ()
     strict: bool = False
@@ -92,6 +95,11 @@ class Job:
             raise ConfigError(f"--cp-prefill {self.cp_prefill!r} does not exist; choose one of {', '.join(PREFILLS)}")
         if self.expert_loads is not None and not self.redundant_experts:
             raise ConfigError("--expert-loads says which experts to copy; give --redundant-experts N too")
+        if self.routing is not None and self.payload:
+            raise ConfigError(
+                f"--routing {self.routing} says what experts get where no numbers do, and the router of the payload "
+                "decides; give --no-payload too, or leave it out"
+            )
         if self.logits and not self.payload:
             raise ConfigError("logits need the payload: leave out --no-payload or --logits")
 

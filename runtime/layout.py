@@ -106,11 +106,14 @@ class Layout:
 
     def experts_of(self, rank: int, experts: int) -> ExpertShare:
         """Which experts, for which tokens, and which cut of them, a rank computes."""
-        place = rank % self.stage_cards // self.etp
-        first, count = split_even(self.slots(experts), self.ep)[place % self.ep]
+        first, count = split_even(self.slots(experts), self.ep)[self.expert_card_of(rank)]
         per_part = self.etp if self.experts_travel else self.ep * self.etp
         part = self.tp_index_of(rank) // per_part
         return ExpertShare(first, count, part, self.expert_parts, rank % self.etp, self.etp, self.experts_travel)
+
+    def expert_card_of(self, rank: int) -> int:
+        """The place of a rank along ep: which share of the experts it has."""
+        return rank % self.stage_cards // self.etp % self.ep
 
     @property
     def expert_parts(self) -> int:

@@ -13,6 +13,7 @@ from ..emulator.choosing import Choose, default_choice
 from ..emulator.payload import CardImage, Inspect, Payload
 from ..isa.dtype import DType, decode, encode
 from ..isa.instruction import Array
+from ..isa.loads import Values
 from ..isa.program import Binding, Buffer, Space
 from ..models.blocks import Rope
 from ..models.checkpoint import Checkpoint
@@ -32,7 +33,7 @@ from .packed_weights import packed_arrays
 from .plan import JobPlan, Variant
 from .portions import Portion, portions
 from .replicas import cut_table, replica_table
-from .routing import Counts
+from .routing import Loads
 from .scheduler import Entry, Request, Step
 
 IMAGES_KEPT = 6
@@ -53,12 +54,12 @@ def sample_key(seed: int, request: int, position: int) -> int:
 class StepNumbers:
     """What a step computed: a token for each emitting entry, and the logits of its rows, float32 [rows, vocab].
 
-    `routed` are the loads of its expert layers by extent, one holder after the other.
+    `routed` are the loads of its expert layers by extent.
     """
 
     picked: list[int]
     logits: Array
-    routed: Mapping[str, Counts]
+    routed: Mapping[str, Loads]
 
 
 class Numbers:
@@ -240,17 +241,21 @@ class Numbers:
         tokens = np.concatenate(picked)
         return [int(tokens[row]) for row in order if wanted[row] in emitting], np.concatenate(logits)[order]
 
-    def _routed(self, written: Mapping[int, Mapping[str, Counts]]) -> dict[str, Counts]:
-        """The loads that every holder's ranks wrote, one holder after the other."""
+    def _routed(self, written: Mapping[int, Mapping[str, Values]]) -> dict[str, Loads]:
+        """The loads that every holder's ranks wrote."""
         layout, names = self.plan.layout, [layer_name(layer) for layer in self.plan.graph.layers]
         loads = {extent(name) for name in names for extent in (expert_extent, slots_extent)}
-        found: dict[str, dict[int, Counts]] = defaultdict(dict)
+        found: dict[str, dict[int, Values]] = defaultdict(dict)
         for rank, extents in written.items():
             for name in loads & extents.keys():
                 counts = extents[name]
                 own = found[name].setdefault(layout.holder_of(rank), counts)
                 assert own == counts, f"ranks route {name} differently"
-        return {name: tuple(chain.from_iterable(own[holder] for holder in sorted(own))) for name, own in found.items()}
+        shape = (layout.holders, layout.expert_parts, -1)
+        return {
+            name: np.array([own[holder] for holder in sorted(own)], np.int64).reshape(shape)
+            for name, own in found.items()
+        }
 
     def _tap(self, images: Sequence[CardImage], seen: Seen) -> Callable[[int, int], None]:
         """Called as each call ends; keeps every holder's residual stream after the embedding and every layer."""

@@ -16,7 +16,7 @@ from ..isa.program import Binding
 from ..isa.work import Unit
 from ..models.blocks import DecoderLayer, Graph, Moe
 from .context import Context, mode_of
-from .dispatch import room_extents
+from .expert_room import expert_room
 from .kv_cache import PAGE_TOKENS, PagePool, PagePools
 from .kv_policy import KvPolicy
 from .lanes import Lanes
@@ -35,7 +35,7 @@ from .lowering.stage import SHARE, STATES, LoweringOptions, Sampling
 from .memory import Footprint, JobMemory, footprint
 from .ownership import Ownership, ownership
 from .portions import Portion, portions
-from .routing import routed_extents
+from .routing import Loads, Routing, routed_extents, step_routing
 from .scheduler import Entry, Request, Step
 
 GRANULE_BYTES = 512  # what device allocators round to
@@ -66,7 +66,9 @@ class JobPlan:
     sequences that its static scales come from; `cache` says how caches hold codes (None: floats of `kv_dtype`). `fuse`
     names the fusions of its programs; `cp_prefill` is how attention reaches a context that is spread over shares where
     a step has prompt tokens. `fills` makes room for steps that compute what is cached. With `kv_pages` ideal, layers
-    with windows or chunks let pages go that they read no more; `kv_policy` says how their memory is reserved.
+    with windows or chunks let pages go that they read no more; `kv_policy` says how their memory is reserved. `routing`
+    says what experts get where numbers do not (None: they do), and `expert_room` how many times an even share of rows
+    may arrive at a card (None: as many as `routing` sends, at least twice an even share).
     """
 
     graph: Graph
@@ -91,6 +93,8 @@ class JobPlan:
     fills: bool = False
     kv_pages: KvPages = "unified"
     kv_policy: KvPolicy = KvPolicy()
+    routing: Routing | None = None
+    expert_room: float | None = None
     _built: dict[tuple[Layout, int, Variant], BuiltProgram] = field(default_factory=dict, compare=False, repr=False)
 
     def requests(self) -> list[Request]:
@@ -128,7 +132,7 @@ class JobPlan:
             **{reach.pages: self._most_pages(reach) for reach in self.limited_reaches},
         }
         sizes = {name: (size,) for name, size in (extents | whole).items()}
-        routed = routed_extents(self.graph, tokens) | room_extents(self.graph, layout, tokens)
+        routed = routed_extents(self.graph, tokens) | expert_room(self, tokens)
         return Binding(routed | sizes, dict.fromkeys((*AXES, EXCHANGE), 0))
 
     @cached_property
@@ -241,6 +245,19 @@ class JobPlan:
                     break
                 scheduler.complete(step, None)
         return steps
+
+    def routed(self, step: Step) -> Mapping[str, Loads]:
+        """What a step's expert layers get by the routing model; the loads last asked for are kept."""
+        assert self.routing is not None, "numbers say what experts get"
+        key = (step.index, tuple(portion.tokens for portion in portions(self, step)))
+        if key not in self._routed:
+            self._routed.clear()
+            self._routed[key] = step_routing(self, *key, self.routing)
+        return self._routed[key]
+
+    @cached_property
+    def _routed(self) -> dict[tuple[int, tuple[int, ...]], Mapping[str, Loads]]:
+        return {}
 
     def context_of(self, entries: Iterable[Entry]) -> int:
         """Cached tokens of the longest sequence of some entries of a step, rounded up to whole pages."""

@@ -19,6 +19,7 @@ from ..models.checkpoint import Checkpoint, open_checkpoint
 from ..models.graph import ropes
 from ..models.scale import scaled_checkpoint
 from .calibration import calibration_ids
+from .expert_room import parse_room
 from .fabric.sizes import parse_size
 from .job import MOST_TOKENS, Job
 from .kv_policy import kv_policy_of
@@ -30,6 +31,7 @@ from .lowering.stage import Sampling
 from .placement import place, straddling
 from .plan import JobPlan, Lengths
 from .quantised_weights import activations_of, holding_of, weights_warnings
+from .recorded import routing_of
 from .replicas import placements_of, read_loads
 from .rests_on import settings_without_effect, user_set
 from .scheduler import Request
@@ -115,6 +117,8 @@ def prepare(job: Job, *, any_dtype: bool = False) -> Prepared:
             None if job.kv_granule is None else parse_size(job.kv_granule, "--kv-granule", "write 2MiB"),
             job.kv_pages,
         ),
+        routing=None if job.payload else routing_of(job, checkpoint.graph),
+        expert_room=parse_room(job.expert_room),
     )
     ignores_stop = job.ignore_eos or job.batch is not None
     return Prepared(

@@ -14,6 +14,7 @@ from ..models.fields import cut
 from .files import read_text
 from .layout import Layout
 from .lowering.weights import layer_name
+from .recorded import is_recording, recorded_steps, summed
 
 Placement = tuple[int, ...]  # the expert of every slot, member after member
 
@@ -55,13 +56,18 @@ def placements_of(graph: Graph, layout: Layout, loads: Mapping[int, Sequence[flo
 
 
 def read_loads(path: str, graph: Graph) -> dict[int, Sequence[float]]:
-    """Loads of experts from a JSON file: a list for all layers, or lists by layer index; ConfigError if neither."""
+    """Loads of experts from a JSON file: a list for all layers, lists by layer index, or what `--save-routing` wrote.
+
+    ConfigError for anything else.
+    """
     try:
         content = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
         raise ConfigError(
             f"--expert-loads {path!r}: not valid JSON ({error}); give a list of loads, or lists by layer index"
         ) from None
+    if is_recording(content):
+        return dict(summed(recorded_steps(f"--expert-loads {path!r}", content, graph), graph))
     counts = {layer.index: layer.mlp.experts.count for layer in graph.layers if isinstance(layer.mlp, Moe)}
     by_layer = {str(index): content for index in counts} if isinstance(content, list) else content
     if not isinstance(by_layer, dict):
@@ -97,15 +103,3 @@ def cut_table(slots: int, members: int, cuts: int) -> Array:
         for cut_ in range(cuts):
             table[first : first + size, cut_] = first * cuts + cut_ * size + np.arange(size)
     return table
-
-
-def slot_loads(counts: Sequence[int], placement: Placement) -> tuple[int, ...]:
-    """Choices of each slot where those of an expert are dealt to its slots in turn."""
-    slots: dict[int, list[int]] = {}
-    for slot, expert in enumerate(placement):
-        slots.setdefault(expert, []).append(slot)
-    found = [0] * len(placement)
-    for expert, own in slots.items():
-        for slot, (_, size) in zip(own, split_even(counts[expert], len(own)), strict=True):
-            found[slot] = size
-    return tuple(found)

@@ -2,119 +2,204 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Mapping, Sequence
+import math
+import os
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import chain
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
+from ..isa.errors import ConfigError
 from ..models.blocks import Graph, Moe
+from ..models.fields import cut
+from .dealing import deal_evenly, deal_slots
+from .drawing import MOST_SKEW, draw
+from .layout import Layout
 from .lowering.experts import expert_extent, slots_extent
 from .lowering.stage import routed_extent
 from .lowering.weights import layer_name
-from .replicas import Placement, slot_loads
 
 if TYPE_CHECKING:
     from .plan import JobPlan
+    from .replicas import Placement
+
+Loads = np.ndarray[Any, np.dtype[Any]]  # [holders, parts, experts]: choices of each expert by the tokens of each part
+
+EVEN = (
+    "without the payload every expert is given as many tokens as any other; what a model routes is uneven, and takes "
+    "longer: --routing zipf:1 shows how much"
+)
+FORMS = "even, multinomial, zipf:A or recorded:FILE"
 
 
 @dataclass(frozen=True)
 class Routed:
-    """One expert layer of one step on one holder, whose tokens each choose `top_k` of `experts`.
+    """One expert layer of one step: each token of each holder (`tokens` of them) chooses `top_k` of `experts`.
 
-    Token t is of part t % parts.
+    Token t of a holder is of part t % parts.
     """
 
     step: int
     layer: int
-    tokens: int
+    tokens: tuple[int, ...]
     top_k: int
     experts: int
-    parts: int
-    holder: int = 0
+    layout: Layout
 
-    def choices_of(self, part: int) -> int:
-        """Choices that the tokens of a part make together."""
-        return len(range(part, self.tokens, self.parts)) * self.top_k
-
-
-EVEN = (
-    "without the payload every expert is given as many tokens as any other; what a model routes is uneven, and takes "
-    "longer"
-)
-Counts = tuple[int, ...]  # entry p * experts + e: choices of expert e by the tokens of part p
-Routing = Callable[[Routed], Counts]
+    @cached_property
+    def of_parts(self) -> Loads:
+        """Tokens of each part of each holder, int64 [holders, parts]."""
+        parts = self.layout.expert_parts
+        return (np.array(self.tokens)[:, None] + (parts - 1 - np.arange(parts))) // parts
 
 
-def even(seed: int = 0) -> Routing:
-    """Every expert gets as many rows as any other; experts drawn by the seed get what does not divide."""
+class Routing(Protocol):
+    """Says what the experts of a layer get; equal loads may be one object, as no one changes them."""
 
-    def counts(routed: Routed) -> Counts:
-        found: list[int] = []
-        for part in range(routed.parts):
-            share, left = divmod(routed.choices_of(part), routed.experts)
-            whose = f" of {routed.holder}" if routed.holder else ""
-            draw = random.Random(f"even {seed} {routed.step} {routed.layer} {part}{whose}")
-            lucky = set(draw.sample(range(routed.experts), left))
-            found += [share + (expert in lucky) for expert in range(routed.experts)]
-        return tuple(found)
-
-    return counts
+    def __call__(self, routed: Routed) -> Loads: ...
 
 
-def step_routing(plan: JobPlan, index: int, tokens: Sequence[int], routing: Routing) -> dict[str, Counts]:
-    """The loads of step `index`'s expert layers, one holder after the other, by a routing model.
+class Even:
+    """Every expert gets as many choices as any other, and every card what any other gets; nothing is drawn.
 
-    `tokens` are those of each holder. Where experts stand in several slots, so do the loads of these.
+    No layer or step differs from another with as many tokens.
     """
-    layout, found = plan.layout, dict[str, Counts]()
-    for layer in plan.graph.layers:
-        if not isinstance(layer.mlp, Moe):
-            continue
-        name, top_k, experts = layer_name(layer), layer.mlp.router.top_k, layer.mlp.experts.count
-        each = [
-            Routed(index, layer.index, own, top_k, experts, layout.expert_parts, holder)
-            for holder, own in enumerate(tokens)
-        ]
-        counts = [routing(routed) for routed in each]
-        found[expert_extent(name)] = tuple(chain.from_iterable(counts))
-        if name in plan.placements:
-            placement = plan.placements[name]
-            slots = (_slots(routing, routed, own, placement) for routed, own in zip(each, counts, strict=True))
-            found[slots_extent(name)] = tuple(chain.from_iterable(slots))
-    return found
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, ...], Loads] = {}
+
+    def __call__(self, routed: Routed) -> Loads:
+        layout = routed.layout
+        key = (routed.tokens, routed.top_k, routed.experts, layout)
+        if key not in self._known:
+            choices = (routed.of_parts * routed.top_k).reshape(-1, senders(layout))
+            slots = layout.ep if not layout.redundant else 1  # copies follow from what their experts get
+            self._known[key] = deal_evenly(choices, slots, routed.experts).reshape(*routed.of_parts.shape, -1)
+        return self._known[key]
 
 
-def _slots(routing: Routing, routed: Routed, counts: Counts, placement: Placement) -> Counts:
-    """The loads of slots: as recorded, or those of each expert dealt to its slots."""
-    if isinstance(routing, Recorded):
-        return routing.slots(routed, len(placement))
-    parts = (counts[part * routed.experts : (part + 1) * routed.experts] for part in range(routed.parts))
-    return tuple(chain.from_iterable(slot_loads(part, placement) for part in parts))
+@dataclass(frozen=True)
+class Drawn:
+    """Every token draws its experts by the seed, each time one of those it has not: expert of rank r counts r ** -skew.
+
+    Which expert has which rank is drawn for every layer, and stays from step to step. With skew 0 all count the same.
+    """
+
+    skew: float
+    seed: int
+
+    def __call__(self, routed: Routed) -> Loads:
+        ranks = np.random.default_rng([self.seed, routed.layer]).permutation(routed.experts)
+        stream = np.random.SeedSequence([self.seed, routed.layer, routed.step]).generate_state(1, np.uint64)[0]
+        tokens = routed.of_parts
+        loads = draw(tokens.reshape(-1), routed.top_k, ranks, self.skew, stream)
+        return loads.reshape(*tokens.shape, routed.experts)
 
 
 @dataclass(frozen=True)
 class Recorded:
     """What an earlier run's layers were given, by step and extent: the same job in the same layout takes as long."""
 
-    steps: Mapping[int, Mapping[str, Counts]]
+    steps: Mapping[int, Mapping[str, Loads]]
 
-    def __call__(self, routed: Routed) -> Counts:
-        return self._share(routed, expert_extent, routed.experts)
+    def __call__(self, routed: Routed) -> Loads:
+        return self._loads(routed, expert_extent, routed.experts)
 
-    def slots(self, routed: Routed, total: int) -> Counts:
+    def slots(self, routed: Routed) -> Loads:
         """Those of slots."""
-        return self._share(routed, slots_extent, total)
+        return self._loads(routed, slots_extent, routed.layout.slots(routed.experts))
 
-    def _share(self, routed: Routed, extent: Callable[[str], str], experts: int) -> Counts:
-        size = routed.parts * experts
-        loads = self.steps[routed.step][extent(f"layers.{routed.layer}")]
-        return loads[routed.holder * size : (routed.holder + 1) * size]
+    def _loads(self, routed: Routed, extent: Any, total: int) -> Loads:
+        name = extent(f"layers.{routed.layer}")
+        where = f"the recorded routing, step {routed.step}, {name}"
+        if routed.step not in self.steps or name not in self.steps[routed.step]:
+            raise ConfigError(
+                f"{where}: nothing is recorded; it holds {len(self.steps)} steps; record the job that is asked for"
+            )
+        loads, wanted = self.steps[routed.step][name], (*routed.of_parts.shape, total)
+        if loads.shape != wanted:
+            raise ConfigError(
+                f"{where}: its loads are {list(loads.shape)} and must be {list(wanted)} (holders, parts, experts); "
+                "record the same model in the same layout"
+            )
+        choices = routed.of_parts * routed.top_k
+        if (wrong := np.argwhere(loads.sum(axis=2) != choices)).size:
+            holder, part = wrong[0]
+            raise ConfigError(
+                f"{where}: part {part} of holder {holder} chose {loads[holder, part].sum()} times, and the job's "
+                f"{routed.of_parts[holder, part]} tokens choose {choices[holder, part]} times; record the same lengths"
+            )
+        return loads
 
 
-def recorded(steps: Mapping[int, Mapping[str, Counts]]) -> Routing:
-    """The routing of an earlier run, from what each of its steps recorded."""
-    return Recorded(steps)
+def senders(layout: Layout) -> int:
+    """Parts of holders, one after the other, whose tokens go to one copy of the experts."""
+    return layout.exchange if layout.experts_travel else 1
+
+
+def parse_routing(text: str | None) -> tuple[str, str]:
+    """(kind, what follows the colon) of `--routing`; ConfigError for a form that is none."""
+    kind, colon, rest = (text or "even").partition(":")
+    if kind not in ("even", "multinomial", "zipf", "recorded") or bool(colon) != (kind in ("zipf", "recorded")):
+        raise ConfigError(f"--routing {cut(repr(text))} is none; give {FORMS}")
+    if kind == "zipf":
+        skew_of(rest)
+    if kind == "recorded" and not rest:
+        raise ConfigError("--routing recorded: names no file; give recorded:FILE as --save-routing FILE wrote it")
+    return kind, rest
+
+
+def skew_of(text: str) -> float:
+    """The exponent of `zipf:A`."""
+    try:
+        skew = float(text)
+    except ValueError:
+        skew = math.nan
+    if not 0 <= skew <= MOST_SKEW:
+        raise ConfigError(
+            f"--routing zipf:{cut(text)}: the exponent must be a number from 0 (every expert alike) to {MOST_SKEW}, as "
+            "in zipf:1.0"
+        )
+    return skew
+
+
+def step_routing(plan: JobPlan, index: int, tokens: Sequence[int], routing: Routing) -> dict[str, Loads]:
+    """The loads of step `index`'s expert layers by a routing model; `tokens` are those of each holder.
+
+    Where experts stand in several slots, so do the loads of these. Layers with equal loads may name one object.
+    """
+    found: dict[str, Loads] = {}
+    dealt: dict[tuple[int, Placement], Loads] = {}
+    asked = {
+        layer_name(layer): Routed(
+            index, layer.index, tuple(tokens), layer.mlp.router.top_k, layer.mlp.experts.count, plan.layout
+        )
+        for layer in plan.graph.layers
+        if isinstance(layer.mlp, Moe)
+    }
+    for (name, routed), loads in zip(asked.items(), _of_layers(routing, asked.values()), strict=True):
+        found[expert_extent(name)] = loads
+        if name not in plan.placements:
+            continue
+        if isinstance(routing, Recorded):
+            found[slots_extent(name)] = routing.slots(routed)
+            continue
+        key = (id(loads), plan.placements[name])
+        if key not in dealt:
+            dealt[key] = deal_slots(loads, plan.placements[name], senders(plan.layout))
+        found[slots_extent(name)] = dealt[key]
+    return found
+
+
+def _of_layers(routing: Routing, layers: Collection[Routed]) -> list[Loads]:
+    """The loads of several layers; draws take the host's threads, and their number changes none."""
+    if not isinstance(routing, Drawn):
+        return [routing(routed) for routed in layers]
+    with ThreadPoolExecutor(max(1, min(len(layers), os.cpu_count() or 1))) as pool:
+        return list(pool.map(routing, layers))
 
 
 def has_experts(graph: Graph) -> bool:

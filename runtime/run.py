@@ -24,12 +24,11 @@ from .binding import step_bindings, step_variants
 from .job import Job
 from .memory import JobMemory
 from .numbers import Numbers, StepNumbers
-from .plan import JobPlan, Variant
-from .portions import portions
+from .plan import Variant
 from .prepare import Prepared, prepare
 from .report import Report
 from .rests_on import refuse_weak
-from .routing import EVEN, Counts, Routing, even, has_experts, step_routing
+from .routing import EVEN, Even, Loads, Routing, has_experts
 from .scheduler import Request, Step
 from .summary import evidence_of, summarise
 from .watch import Watch
@@ -41,7 +40,7 @@ Progress = Callable[[int, int | None, str], None]  # (steps done, steps in all i
 class StepRecord:
     """One step as it ran: what its cards did as `columns`, and `variants` tells which program each card ran.
 
-    `routed` says how many rows the experts of each layer got, by the extent's name, one holder after the other.
+    `routed` says how many rows the experts of each layer got, by the extent's name.
     """
 
     step: Step
@@ -51,7 +50,7 @@ class StepRecord:
     told: Sequence[Span] = field(repr=False)
     exchanges: tuple[Exchanged, ...]
     variants: tuple[Variant, ...]
-    routed: Mapping[str, Counts]
+    routed: Mapping[str, Loads]
 
     @cached_property
     def spans(self) -> tuple[Span, ...]:
@@ -70,7 +69,6 @@ class RunState:
     cluster: Machines
     memory: JobMemory
     requests: list[Request]
-    routing: Routing
     watch: Watch
     records: list[StepRecord] = field(default_factory=list)
     first_token_ps: dict[int, int] = field(default_factory=dict)
@@ -107,7 +105,7 @@ class RunResult:
 def run_job(job: Job, progress: Progress | None = None, routing: Routing | None = None) -> RunResult:
     """Run a job to its end, or to the allocation that did not fit, and report.
 
-    `routing` deals tokens to experts where the payload does not (None: evenly).
+    `routing` deals tokens to experts where the payload does not (None: as the job says).
     """
     started = time.perf_counter()
     say = progress or (lambda done, total, text: None)
@@ -115,7 +113,9 @@ def run_job(job: Job, progress: Progress | None = None, routing: Routing | None 
     prepared = prepare(job)
     if job.strict:
         refuse_weak(evidence_of(prepared))
-    state = start_run(prepared, routing)
+    if routing is not None:
+        prepared = replace(prepared, plan=replace(prepared.plan, routing=routing))
+    state = start_run(prepared)
     try:
         _run(state, say)
     except OutOfMemory as error:
@@ -126,10 +126,10 @@ def run_job(job: Job, progress: Progress | None = None, routing: Routing | None 
     return _result(state, report)
 
 
-def start_run(prepared: Prepared, routing: Routing | None = None) -> RunState:
+def start_run(prepared: Prepared) -> RunState:
     """Dark cards in their cluster, empty memories and fresh requests: a run before its first step."""
     plan = prepared.plan
-    if not prepared.job.payload and routing is None and has_experts(plan.graph):
+    if isinstance(plan.routing, Even) and has_experts(plan.graph):
         prepared = replace(prepared, warnings=(*prepared.warnings, EVEN))
     kind = CompiledCluster if prepared.job.calendar == "compiled" else Cluster
     cluster = kind(
@@ -140,7 +140,7 @@ def start_run(prepared: Prepared, routing: Routing | None = None) -> RunState:
         placement=prepared.placement,
     )
     memory = plan.memory(range(plan.layout.cards))
-    return RunState(prepared, cluster, memory, prepared.requests(), routing or even(prepared.job.seed), Watch(plan))
+    return RunState(prepared, cluster, memory, prepared.requests(), Watch(plan))
 
 
 def _run(state: RunState, say: Progress) -> None:
@@ -177,7 +177,7 @@ class _Flight:
     step: Step
     ticket: Ran
     variants: tuple[Variant, ...]
-    routed: Mapping[str, Counts]
+    routed: Mapping[str, Loads]
     picked: list[int] | None = None
 
     def landed(self, cluster: Machines) -> StepRecord:
@@ -225,13 +225,7 @@ def _take_off(state: RunState, numbers: Numbers | None, step: Step) -> _Flight:
     return replace(_submit(state, step, result.routed), picked=result.picked)
 
 
-def routed_of(plan: JobPlan, step: Step, routing: Routing) -> Mapping[str, Counts]:
-    """What a step's expert layers get by a routing model."""
-    tokens = [portion.tokens for portion in portions(plan, step)]
-    return step_routing(plan, step.index, tokens, routing)
-
-
-def time_step(state: RunState, step: Step, routed: Mapping[str, Counts] | None = None) -> StepRecord:
+def time_step(state: RunState, step: Step, routed: Mapping[str, Loads] | None = None) -> StepRecord:
     """Emulate a step on all cards, from now until its last instruction ends.
 
     `routed` is what the step's numbers gave the experts; the run's routing model says it where there are none.
@@ -239,10 +233,10 @@ def time_step(state: RunState, step: Step, routed: Mapping[str, Counts] | None =
     return _submit(state, step, routed).landed(state.cluster)
 
 
-def _submit(state: RunState, step: Step, routed: Mapping[str, Counts] | None) -> _Flight:
+def _submit(state: RunState, step: Step, routed: Mapping[str, Loads] | None) -> _Flight:
     plan = state.prepared.plan
     if routed is None:
-        routed = routed_of(plan, step, state.routing)
+        routed = plan.routed(step)
     bindings = step_bindings(plan, step, routed)
     variants = tuple(step_variants(plan, step))
     submissions = [

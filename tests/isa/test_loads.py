@@ -24,11 +24,24 @@ def test_a_rank_reads_its_own_row_of_a_table_and_what_all_share():
 def test_ranks_with_equal_values_share_one_object():
     common, other = {"tokens": (3,)}, {"tokens": (4,)}
     load = Table(np.array([[1, 2], [1, 3], [1, 2]]), np.arange(3))
-    extents = rank_extents([common, common, common], {"load": load})
+    tables = {"load": load}
+    extents = rank_extents([common] * 3, [tables] * 3)
     assert extents[0] is extents[2] and extents[0] is not extents[1]
-    apart = rank_extents([common, common, other], {"load": load})
+    apart = rank_extents([common, common, other], [tables] * 3)
     assert apart[0] is not apart[2]
-    assert rank_extents([common, other], {}) == [common, other]
+    none: dict[str, Table] = {}
+    found = rank_extents([common, other, common], [none] * 3)
+    assert found[0] is common and found[1] is other and found[2] is common
+
+
+def test_ranks_part_only_where_their_own_tables_differ():
+    """Of four ranks the first two and the last two read other tables; of the last two the second table tells apart."""
+    common = {"tokens": (3,)}
+    same, other = (Table(np.array(values), np.array([0, 0, 0, 1])) for values in ([[4], [4]], [[4], [5]]))
+    near, far = {"load": same}, {"load": same, "more": other}
+    extents = rank_extents([common] * 4, [near, near, far, far])
+    assert extents[0] is extents[1] and len({id(own) for own in extents}) == 3
+    assert dict(extents[3]) == {"tokens": (3,), "load": (4,), "more": (5,)}
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from siltwin.runtime.job import Job
 from siltwin.runtime.limits import find_limits
 from siltwin.runtime.plan import Variant
 from siltwin.runtime.prepare import prepare
-from siltwin.runtime.routing import recorded
+from siltwin.runtime.routing import Recorded
 from siltwin.runtime.run import RunResult, run_job
 
 PROMPTS = tuple(tuple(range(1, 1 + length)) for length in (3, 21, 1, 40))
@@ -104,7 +104,7 @@ def test_payload_off_gives_the_same_spans_and_bytes(places: Path, family: str, l
     """Chunks, mixed steps and contexts that pass page after page; experts get what the numbers gave them."""
     options = {"chunk_tokens": 16, "max_new_tokens": 20, "layout": "tp=2,pp=2", "logits": False}
     on = run_job(job(places, family, f"all,-{lacks}", **options))
-    loads = recorded({record.step.index: record.routed for record in on.records})
+    loads = Recorded({record.step.index: record.routed for record in on.records})
     off = run_job(job(places, family, f"all,-{lacks}", payload=False, **options), routing=loads)
     assert on.spans == off.spans
     assert on.memory == off.memory

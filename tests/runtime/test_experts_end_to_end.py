@@ -16,7 +16,7 @@ from siltwin.models.graph import total_parameters
 from siltwin.runtime.job import Job
 from siltwin.runtime.layout import Layout, check_layout, legal_tp
 from siltwin.runtime.plan import Variant
-from siltwin.runtime.routing import Routed, even, recorded
+from siltwin.runtime.routing import Even, Loads, Recorded, Routed
 from siltwin.runtime.run import RunResult, run_job
 
 NEW_TOKENS = 24
@@ -116,7 +116,7 @@ def test_without_numbers_the_recorded_loads_give_the_same_spans(checkpoint, fami
     path, _ = checkpoint(family)
     options = {"max_new_tokens": 6, "logits": False}
     on = run(path, layout, **options)
-    loads = recorded({record.step.index: record.routed for record in on.records})
+    loads = Recorded({record.step.index: record.routed for record in on.records})
     off = run(path, layout, loads, payload=False, **options)
     assert on.spans == off.spans
     assert on.memory == off.memory
@@ -128,12 +128,12 @@ def test_one_hotter_expert_moves_the_products_of_its_layer_alone(checkpoint) -> 
     path, _ = checkpoint("mixtral")
     options = {"payload": False, "max_new_tokens": 1, "logits": False}
 
-    def hot(routed: Routed) -> tuple[int, ...]:
-        counts = list(even()(routed))
+    def hot(routed: Routed) -> Loads:
+        loads = Even()(routed).copy()
         if routed.layer == 1:
-            moved = counts[0]
-            counts[0], counts[1] = 0, counts[1] + moved
-        return tuple(counts)
+            loads[..., 1] += loads[..., 0]
+            loads[..., 0] = 0
+        return loads
 
     plain, skewed = (run(path, "tp=2", routing, **options) for routing in (None, hot))
     layers = [
@@ -150,23 +150,14 @@ def test_one_hotter_expert_moves_the_products_of_its_layer_alone(checkpoint) -> 
     assert "grouped_matmul" in {name for _, name in changed}
 
 
-def test_even_loads_add_up_and_differ_by_one_at_most() -> None:
-    routed = Routed(step=3, layer=5, tokens=11, top_k=3, experts=7, parts=2)
-    counts = even(1)(routed)
-    halves = counts[:7], counts[7:]
-    assert [sum(half) for half in halves] == [18, 15]  # 6 tokens of part 0, 5 of part 1
-    assert all(max(half) - min(half) <= 1 for half in halves)
-    assert counts == even(1)(routed) and counts != even(2)(routed)
-
-
 def test_what_is_recorded_counts_every_choice(checkpoint) -> None:
     path, _ = checkpoint("qwen3_moe")
     result = run(path, "tp=4,ep=2", max_new_tokens=2)
     prefill, decode = result.records[0], result.records[1]
     assert set(prefill.routed) == {"layers.1.experts"}, "of three layers every second has experts"
-    assert sum(prefill.routed["layers.1.experts"]) == 120 * 3
-    assert len(prefill.routed["layers.1.experts"]) == 2 * 10
-    assert sum(decode.routed["layers.1.experts"]) == 4 * 3
+    loads = prefill.routed["layers.1.experts"]
+    assert loads.shape == (1, 2, 10) and loads.sum() == 120 * 3
+    assert decode.routed["layers.1.experts"].sum() == 4 * 3
 
 
 def weights_by_hand(tp: int, ep: int, index: int) -> int:

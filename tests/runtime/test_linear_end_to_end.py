@@ -11,7 +11,7 @@ from checkpoints import SIZES, reference
 from linear_checkpoints import LINEAR_FAMILIES, save_linear
 
 from siltwin.runtime.job import Job
-from siltwin.runtime.routing import recorded
+from siltwin.runtime.routing import Recorded
 from siltwin.runtime.run import RunResult, run_job
 
 NEW_TOKENS = 24
@@ -108,7 +108,7 @@ def test_without_numbers_time_and_memory_are_the_same(checkpoint) -> None:
     path, _ = checkpoint("qwen3_next")
     options = {"max_new_tokens": 4, "logits": False}
     on = run(path, "tp=2,pp=2", **options)
-    loads = recorded({record.step.index: record.routed for record in on.records})
+    loads = Recorded({record.step.index: record.routed for record in on.records})
     job = {"dtype": "float32", "kv_dtype": "float32", "prompt_ids": tuple(map(tuple, PROMPTS)), "ignore_eos": True}
     off = run_job(Job(str(path), layout="tp=2,pp=2", payload=False, **job, **options), routing=loads)
     assert on.spans == off.spans

@@ -18,7 +18,7 @@ from siltwin.isa.errors import ConfigError
 from siltwin.models.checkpoint import open_checkpoint
 from siltwin.runtime.job import Job
 from siltwin.runtime.layout import Layout, check_layout
-from siltwin.runtime.routing import recorded
+from siltwin.runtime.routing import Recorded
 from siltwin.runtime.run import run_job
 
 MAKERS: dict[str, Any] = {
@@ -97,6 +97,6 @@ def test_a_random_product_of_axes_gives_the_logits_of_transformers(checkpoint, s
         assert list(result.report.requests[index].tokens) == tokens, (path.name, options)
     assert all(card.live_at_end_bytes == 0 for card in result.report.cards)
     on = run_job(Job(str(path), **options))
-    loads = recorded({record.step.index: record.routed for record in on.records})
+    loads = Recorded({record.step.index: record.routed for record in on.records})
     off = run_job(Job(str(path), payload=False, **options), routing=loads)
     assert on.spans == off.spans and on.memory == off.memory, (path.name, options)

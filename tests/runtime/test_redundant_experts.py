@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from siltwin.isa.errors import ConfigError
+from siltwin.runtime.dealing import deal_slots
 from siltwin.runtime.job import Job
 from siltwin.runtime.prepare import prepare
-from siltwin.runtime.replicas import placement_of, replica_table, slot_loads
-from siltwin.runtime.routing import recorded
+from siltwin.runtime.replicas import placement_of, replica_table
+from siltwin.runtime.routing import Recorded
 from siltwin.runtime.run import RunResult, run_job
 
 NEW_TOKENS = 4
@@ -62,13 +63,13 @@ def test_copies_give_the_logits_of_transformers(path: Path, layout: str, redunda
 @pytest.mark.parametrize("layout", ["dp=2,tp=2,ep=4", "tp=4,ep=2"])
 def test_without_numbers_the_recorded_loads_of_slots_give_the_same_spans(path: Path, layout: str) -> None:
     on = run(path, layout, 3)
-    loads = recorded({record.step.index: record.routed for record in on.records})
+    loads = Recorded({record.step.index: record.routed for record in on.records})
     off = run(path, layout, 3, loads, payload=False)
     assert on.spans == off.spans and on.memory == off.memory
     even = run(path, layout, 3, payload=False)
     for routed in (record.routed for record in (*on.records, *even.records)):
         for layer in range(3):
-            assert sum(routed[f"layers.{layer}.slots"]) == sum(routed[f"layers.{layer}.experts"])
+            assert routed[f"layers.{layer}.slots"].sum() == routed[f"layers.{layer}.experts"].sum()
 
 
 def test_every_copy_is_counted_in_memory(path: Path) -> None:
@@ -86,8 +87,8 @@ def test_a_hot_expert_is_copied_and_its_cards_share_its_rows(path: Path, tmp_pat
     plan = prepare(job(path, "dp=4,ep=4", 5, expert_loads=str(file))).plan
     assert [placement.count(6) for placement in plan.placements.values()] == [4, 4, 4]
 
-    def hot(routed: Any) -> tuple[int, ...]:
-        return (11, 11, 11, 11, 10, 10, 64) if routed.tokens else (0,) * 7
+    def hot(routed: Any) -> Any:
+        return np.array([[[11, 11, 11, 11, 10, 10, 64] if tokens else [0] * 7] for tokens in routed.tokens])
 
     options: dict[str, Any] = {"payload": False, "prompt_ids": ((1,) * 64,) * 4, "max_new_tokens": 1}
     plain = run(path, "dp=4,ep=4", 0, hot, **options)
@@ -97,7 +98,7 @@ def test_a_hot_expert_is_copied_and_its_cards_share_its_rows(path: Path, tmp_pat
         for result in (plain, copied)
     ]
     assert max(products[1]) < max(products[0])
-    rows = np.array(copied.records[0].routed["layers.0.slots"]).reshape(4, 12).sum(axis=0)
+    rows = copied.records[0].routed["layers.0.slots"].sum(axis=(0, 1))
     placement = plan.placements["layers.0"]
     assert [rows[slot] for slot, expert in enumerate(placement) if expert == 6] == [64] * 4
 
@@ -112,10 +113,11 @@ def test_every_expert_stands_somewhere_and_copies_apart(loads: list[int], member
     table = replica_table(placement, len(loads), 1 + members)
     for expert, (count, *own) in enumerate(table.tolist()):
         assert [slot for slot, held in enumerate(placement) if held == expert] == own[:count]
-    dealt = slot_loads(loads, placement)
-    for expert, load in enumerate(loads):
-        own = [dealt[slot] for slot, held in enumerate(placement) if held == expert]
-        assert sum(own) == load and max(own) - min(own) <= 1
+    dealt = deal_slots(np.array([[loads], [loads[::-1]]]), placement, 2)
+    for expert, pair in enumerate(zip(loads, loads[::-1], strict=True)):
+        own = dealt[:, 0, [slot for slot, held in enumerate(placement) if held == expert]]
+        assert own.sum(axis=1).tolist() == list(pair)
+        assert all(np.ptp(part) <= 1 for part in (*own, own.sum(axis=0))), "within a sender, and over both"
 
 
 def test_the_most_loaded_are_copied_and_packed_to_balance() -> None:

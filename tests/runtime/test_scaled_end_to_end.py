@@ -21,7 +21,7 @@ from siltwin.runtime.layout import Layout
 from siltwin.runtime.lowering.lower import build
 from siltwin.runtime.lowering.stage import LoweringOptions
 from siltwin.runtime.plan import Variant
-from siltwin.runtime.routing import recorded
+from siltwin.runtime.routing import Recorded
 from siltwin.runtime.run import RunResult, run_job
 
 NEW_TOKENS = 24
@@ -107,7 +107,7 @@ def test_without_numbers_the_recorded_loads_give_the_same_spans(checkpoint, fami
     path, _ = checkpoint(family)
     options = {"max_new_tokens": 6, "logits": False}
     on = run(path, "tp=2", **options)
-    loads = recorded({record.step.index: record.routed for record in on.records})
+    loads = Recorded({record.step.index: record.routed for record in on.records})
     off = run(path, "tp=2", loads, payload=False, **options)
     assert on.spans == off.spans
     assert on.memory == off.memory

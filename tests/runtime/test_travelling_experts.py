@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,14 @@ from siltwin.isa.errors import ConfigError
 from siltwin.models.checkpoint import open_checkpoint
 from siltwin.models.graph import total_parameters
 from siltwin.runtime.binding import step_bindings
-from siltwin.runtime.dispatch import exchange_extents, room_extents
+from siltwin.runtime.dispatch import room_extents
+from siltwin.runtime.expert_room import with_proportional_room
 from siltwin.runtime.job import Job
 from siltwin.runtime.layout import Layout, check_layout, legal_tp
 from siltwin.runtime.layout_warnings import layout_warnings
 from siltwin.runtime.numbers import Numbers
 from siltwin.runtime.prepare import prepare
-from siltwin.runtime.routing import recorded
+from siltwin.runtime.routing import Recorded
 from siltwin.runtime.run import RunResult, run_job
 
 NEW_TOKENS = 4
@@ -126,7 +128,7 @@ def test_sixteen_cards_of_experts_equal_experts_cut_in_sixteen(tmp_path_factory:
 def test_without_numbers_the_recorded_loads_give_the_same_spans(checkpoint, layout: str) -> None:
     path, _ = checkpoint("mixtral")
     on = run(path, layout, logits=False)
-    loads = recorded({record.step.index: record.routed for record in on.records})
+    loads = Recorded({record.step.index: record.routed for record in on.records})
     off = run(path, layout, loads, payload=False, logits=False)
     assert on.spans == off.spans and on.memory == off.memory
     even = run(path, layout, payload=False, logits=False)
@@ -148,9 +150,10 @@ def test_every_rank_counts_what_the_loads_of_all_say(checkpoint, layout: str) ->
     execute = numbers.payload.run
     numbers.payload.run = lambda *given: seen.update(execute(*given)) or seen  # type: ignore[method-assign]
     routed = numbers.run(step, requests, memory.pool).routed
-    for rank, bound in enumerate(exchange_extents(plan.graph, plan.layout, routed)):
-        assert bound and bound.items() <= seen[rank].items()
-        assert step_bindings(plan, step, routed)[rank].extents.items() >= bound.items()
+    for rank, binding in enumerate(step_bindings(plan, step, routed)):
+        written = seen[rank]
+        assert {"layers.0.experts", "layers.0.sent", "layers.0.received", "layers.0.local"} <= written.keys()
+        assert written == {name: binding.extents[name] for name in written}
 
 
 def test_what_crosses_links_is_the_rows_for_other_cards_there_and_back(checkpoint) -> None:
@@ -162,7 +165,7 @@ def test_what_crosses_links_is_the_rows_for_other_cards_there_and_back(checkpoin
     for record in result.records:
         for loads in record.routed.values():
             for holder in range(2):
-                rows += sum(loads[holder * 7 + expert] for expert in experts[1 - holder])
+                rows += sum(int(loads[holder, 0, expert]) for expert in experts[1 - holder])
             counts += 7
     moved = {row.kind: row for row in result.report.collectives}
     assert set(moved) == {"all_to_all"} and moved["all_to_all"].axis == "ep"
@@ -210,13 +213,43 @@ def test_few_rows_have_room_for_all_that_can_arrive_and_many_for_twice_an_even_s
 def test_loads_beyond_the_room_are_refused_with_what_helps(checkpoint) -> None:
     path, _ = checkpoint("mixtral")
 
-    def all_to_two(routed: Any) -> tuple[int, ...]:
-        return (routed.tokens, routed.tokens, 0, 0, 0, 0, 0)
-
-    options: dict[str, Any] = {"payload": False, "max_new_tokens": None, "logits": False}
+    options: dict[str, Any] = {"payload": False, "max_new_tokens": None, "logits": False, "expert_room": "2"}
     sizes = {"prompt_ids": (), "batch": 1024, "input_len": 120, "output_len": 0}
-    with pytest.raises(ConfigError, match=r"layer 0: 245760 rows .* arrive at card 0, which has room for 122880"):
+    with pytest.raises(ConfigError, match=r"layer 0: 245760 rows .* card 0, .* room for 122880; give more with --exp"):
         run(path, "dp=4,ep=4", all_to_two, **{**options, **sizes})
+
+
+def all_to_two(routed: Any) -> Any:
+    """Every token to the first two experts, which stand on the first card."""
+    return np.array([[[tokens] * 2 + [0] * 5] for tokens in routed.tokens])
+
+
+@pytest.mark.parametrize(
+    ("routing", "given", "room"),
+    [
+        (None, None, 2 * 61440),  # numbers on: twice an even share, 1024 * 120 tokens * 2 choices over 4 cards
+        (all_to_two, None, 245760),
+        (all_to_two, "1.5", 92160),
+        (all_to_two, "full", 4 * 61440),
+        (None, "full", 4 * 61440),
+    ],
+)
+def test_room_follows_from_the_routing_or_from_what_is_asked_for(
+    checkpoint, routing: Any, given: str | None, room: int
+) -> None:
+    sizes = {"prompt_ids": (), "batch": 1024, "input_len": 120, "output_len": 0, "max_new_tokens": None}
+    options = {**sizes, "payload": False, "logits": False, "expert_room": given}
+    plan = replace(prepare(job(checkpoint("mixtral")[0], "dp=4,ep=4", **options)).plan, routing=routing)
+    assert plan.largest.extents["received.x2of7"] == (room,)
+
+
+def test_jobs_of_other_lengths_get_room_in_proportion(checkpoint) -> None:
+    sizes = {"prompt_ids": (), "batch": 1024, "input_len": 120, "output_len": 0, "max_new_tokens": None}
+    plan = prepare(job(checkpoint("mixtral")[0], "dp=4,ep=4", **sizes, payload=False, logits=False)).plan
+    assert with_proportional_room(plan) is plan, "even loads have room as it is"
+    skewed = with_proportional_room(replace(plan, routing=all_to_two))
+    assert (skewed.routing, skewed.expert_room) == (None, 4.0)
+    assert skewed.largest == replace(plan, routing=all_to_two).largest
 
 
 @pytest.mark.parametrize(
