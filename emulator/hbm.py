@@ -17,7 +17,8 @@ PADDING_TAG = "padding"  # what rounding to granules adds; every other tag count
 class Allocation(NamedTuple):
     """Bytes [address, address + num_bytes) of one card; `num_bytes` is `requested_bytes` rounded up to granules.
 
-    `serial` counts the allocations of one Hbm, so that two that once stood at one address are told apart.
+    `serial` counts the allocations of one Hbm, so that two that once stood at one address are told apart. With more
+    `pieces` than one it stands for as many alike, made together, each beginning where the one before it ends.
     """
 
     address: int
@@ -27,11 +28,17 @@ class Allocation(NamedTuple):
     tag: str
     time_ps: int
     serial: int
+    pieces: int = 1
 
     @property
     def end_address(self) -> int:
         """The first address after the allocation."""
-        return self.address + self.num_bytes
+        return self.address + self.pieces * self.num_bytes
+
+    def from_on(self, first: int, count: int) -> Allocation:
+        """`count` of those that it stands for, from the `first` on."""
+        address = self.address + first * self.num_bytes
+        return self._replace(address=address, serial=self.serial + first, pieces=count)
 
 
 class OutOfMemory(SiltwinError):
@@ -96,20 +103,21 @@ class _Holes:
         """The size of the largest hole, 0 for none."""
         return max(self._largest, default=0)
 
-    def take(self, size: int) -> int | None:
-        """Remove `size` bytes from the lowest hole that has them, and return their address."""
+    def take(self, size: int, most: int) -> tuple[int, int] | None:
+        """Remove `size` bytes up to `most` times from the lowest hole that has them: (address, how many times)."""
         block = next((index for index, largest in enumerate(self._largest) if largest >= size), None)
         if block is None:
             return None
         starts, sizes = self._starts[block], self._sizes[block]
         index = next(i for i, hole in enumerate(sizes) if hole >= size)
-        address, left = starts[index], sizes[index] - size
+        count = min(most, sizes[index] // size)
+        address, left = starts[index], sizes[index] - count * size
         if left:
-            starts[index], sizes[index] = address + size, left
+            starts[index], sizes[index] = address + count * size, left
         else:
             del starts[index], sizes[index]
         self._refresh(block)
-        return address
+        return address, count
 
     def add(self, start: int, size: int) -> None:
         """Return a range, merged with the holes that touch it."""
@@ -209,31 +217,58 @@ class Hbm:
         return self.allocate_many(1, num_bytes, owner=owner, tag=tag, now_ps=now_ps)[0]
 
     def allocate_many(self, count: int, num_bytes: int, *, owner: str, tag: str, now_ps: int) -> list[Allocation]:
-        """`count` allocations as by `allocate`, all or none; an OutOfMemory tells of the whole request."""
+        """`count` allocations as by `allocate`, all or none; an OutOfMemory tells of the whole request.
+
+        Those that stand one after the other are one `Allocation` of so many pieces.
+        """
         if count < 0 or num_bytes < 0:
             raise ProgramError(f"{owner} asked for {count} x {num_bytes} bytes of {tag}; neither may be negative")
         self._check_time(now_ps)
         size = -(-num_bytes // self.granule_bytes) * self.granule_bytes
-        addresses = [self._place(size) for _ in range(count)] if size else [self._base] * count
-        end = max(addresses, default=0) + size
-        if size and count and end > self.capacity_bytes:
-            for address in addresses:
-                self._release(address, size)
+        places = self._place(size, count) if size else [(self._base, count)][:count]
+        made = []
+        for address, own in places:
+            made.append(Allocation(address, size, num_bytes, owner, tag, now_ps, self._next_serial, own))
+            self._next_serial += own
+        end = max((run.end_address for run in made), default=0)
+        if size and end > self.capacity_bytes:
+            self._next_serial -= count
+            for run in made:
+                self._release(run.address, run.pieces * size)
             raise OutOfMemory(self, count * num_bytes, end - self.capacity_bytes, owner, tag, now_ps)
-        serial = self._next_serial
-        self._next_serial += count
-        made = [
-            Allocation(address, size, num_bytes, owner, tag, now_ps, serial + index)
-            for index, address in enumerate(addresses)
-        ]
-        self._live.update(zip(range(serial, serial + count), made, strict=True))
+        for run in made:
+            self._live[run.serial] = run
         if size and count:
             self.high_water_bytes = max(self.high_water_bytes, end)
             self._record(count, num_bytes, size, tag, now_ps)
         return made
 
-    def free(self, allocation: Allocation, now_ps: int) -> None:
-        """Give an allocation back; ProgramError when it is not live here (freed twice, or another card's)."""
+    def allocate_each(self, wanted: Sequence[tuple[str, str, int]], now_ps: int) -> list[Allocation]:
+        """An allocation for every (owner, tag, bytes), as by `allocate` one after the other."""
+        self._check_time(now_ps)
+        granule, top = self.granule_bytes, self._top
+        made: list[Allocation] = []
+        for serial, (owner, tag, num_bytes) in enumerate(wanted, self._next_serial):
+            size = -(-num_bytes // granule) * granule
+            made.append(Allocation(top if size else self._base, size, num_bytes, owner, tag, now_ps, serial))
+            top += size
+        if self._holes.largest or top > self.capacity_bytes or any(num_bytes < 0 for *_, num_bytes in wanted):
+            return [self.allocate(size, owner=owner, tag=tag, now_ps=now_ps) for owner, tag, size in wanted]
+        self._next_serial += len(made)
+        self._live.update((one.serial, one) for one in made)
+        if top > self._top:
+            self._top, self.high_water_bytes = top, max(self.high_water_bytes, top)
+        for one in made:
+            if one.num_bytes:
+                self._count(1, one.requested_bytes, one.num_bytes, one.tag, now_ps)
+        self._note_peak(now_ps)
+        return made
+
+    def free(self, allocation: Allocation, now_ps: int, count: int | None = None) -> Allocation | None:
+        """Give an allocation back; ProgramError when it is not live here (freed twice, or another card's).
+
+        Of one that stands for several, the first `count` (None: all); returns what is left of it.
+        """
         self._check_time(now_ps)
         if self._live.get(allocation.serial) is not allocation:
             known = allocation.serial < self._next_serial
@@ -242,15 +277,22 @@ class Hbm:
                 f"cannot free {allocation.num_bytes} bytes of {allocation.tag} of {allocation.owner} at address "
                 f"{allocation.address}: {why}"
             )
+        freed = allocation.pieces if count is None else count
+        assert 0 < freed <= allocation.pieces, f"{freed} of the {allocation.pieces} that {allocation} stands for"
         del self._live[allocation.serial]
         if allocation.num_bytes:
-            self._release(allocation.address, allocation.num_bytes)
-            self._record(-1, allocation.requested_bytes, allocation.num_bytes, allocation.tag, now_ps)
+            self._release(allocation.address, freed * allocation.num_bytes)
+            self._count(-freed, allocation.requested_bytes, allocation.num_bytes, allocation.tag, now_ps)
+        if freed == allocation.pieces:
+            return None
+        left = allocation.from_on(freed, allocation.pieces - freed)
+        self._live[left.serial] = left
+        return left
 
     @property
     def live(self) -> Sequence[Allocation]:
         """Every live allocation, oldest first."""
-        return list(self._live.values())
+        return [run.from_on(one, 1) for _, run in sorted(self._live.items()) for one in range(run.pieces)]
 
     @property
     def free_bytes(self) -> int:
@@ -274,7 +316,14 @@ class Hbm:
 
     def largest(self, count: int = LARGEST_LISTED) -> list[Allocation]:
         """The largest live allocations, largest first, the lower address first among equals."""
-        return nlargest(count, self._live.values(), key=lambda held: (held.num_bytes, -held.address))
+
+        def order(held: Allocation) -> tuple[int, int]:
+            return held.num_bytes, -held.address
+
+        runs = nlargest(count, self._live.values(), key=order)  # the first of each is its largest by this order
+        return nlargest(
+            count, (run.from_on(one, 1) for run in runs for one in range(min(count, run.pieces))), key=order
+        )
 
     def history(self) -> Iterator[tuple[int, int, str]]:
         """(ps, bytes gained or given back, tag) in time order; equal instants of one tag in a row are one entry."""
@@ -282,12 +331,16 @@ class Hbm:
         for now_ps, delta, tag in zip(self._history_ps, self._history_delta, self._history_tag, strict=True):
             yield now_ps, delta, names[tag]
 
-    def _place(self, size: int) -> int:
-        address = self._holes.take(size)
-        if address is None:
-            address = self._top
-            self._top += size
-        return address
+    def _place(self, size: int, count: int) -> list[tuple[int, int]]:
+        """(address, how many) of the places where `count` times `size` bytes stand, each as low as it can."""
+        places = []
+        while count and (found := self._holes.take(size, count)) is not None:
+            places.append(found)
+            count -= found[1]
+        if count:
+            places.append((self._top, count))
+            self._top += count * size
+        return places
 
     def _release(self, address: int, size: int) -> None:
         if address + size != self._top:
@@ -301,14 +354,21 @@ class Hbm:
         assert now_ps >= last_ps, f"HBM time runs backwards: {now_ps} ps after {last_ps} ps"
 
     def _record(self, count: int, requested_bytes: int, num_bytes: int, tag: str, now_ps: int) -> None:
+        """Account `count` allocations, and the peak that they may make."""
+        self._count(count, requested_bytes, num_bytes, tag, now_ps)
+        self._note_peak(now_ps)
+
+    def _note_peak(self, now_ps: int) -> None:
+        if self.live_bytes > self.peak_bytes:
+            self.peak_bytes, self.peak_ps = self.live_bytes, now_ps
+            self._by_tag_at_peak = self._by_tag.copy()
+
+    def _count(self, count: int, requested_bytes: int, num_bytes: int, tag: str, now_ps: int) -> None:
         """Account `count` allocations (negative: given back); what the granules add is padding, and no tag's."""
         self.live_bytes += count * num_bytes
         padding = num_bytes - requested_bytes
         self._by_tag[tag] = self._by_tag.get(tag, 0) + count * requested_bytes
         self._by_tag[PADDING_TAG] = self._by_tag.get(PADDING_TAG, 0) + count * padding
-        if self.live_bytes > self.peak_bytes:
-            self.peak_bytes, self.peak_ps = self.live_bytes, now_ps
-            self._by_tag_at_peak = self._by_tag.copy()
         self._remember(count * requested_bytes, tag, now_ps)
         if padding:
             self._remember(count * padding, PADDING_TAG, now_ps)

@@ -51,7 +51,7 @@ def replay(plan: JobPlan, memory: JobMemory) -> None:
 
 def peaks(plan: JobPlan) -> list[MemoryPeak]:
     """The memory that a job needs on every rank, found by replaying it on HBM without end."""
-    memory = plan.memory(set(plan.alike), UNBOUNDED_BYTES)
+    memory = plan.memory(plan.alike, UNBOUNDED_BYTES)
     try:
         replay(plan, memory)
     except OutOfMemory as error:
@@ -61,14 +61,14 @@ def peaks(plan: JobPlan) -> list[MemoryPeak]:
         ) from None
     return [
         MemoryPeak(rank, hbm.high_water_bytes, hbm.peak_bytes, dict(hbm.peak_by_tag))
-        for rank, hbm in enumerate(memory.hbm[twin] for twin in plan.alike)
+        for rank, hbm in memory.hbm.items()
     ]
 
 
 def fits(plan: JobPlan, capacity_bytes: int | None = None) -> bool:
     """Whether a job runs through on cards of this capacity (None: the card's own)."""
     try:
-        replay(plan, plan.memory(set(plan.alike), capacity_bytes))
+        replay(plan, plan.memory(plan.alike, capacity_bytes))
     except OutOfMemory:
         return False
     return True

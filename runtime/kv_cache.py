@@ -39,13 +39,11 @@ class PagePool:
 
     def grow(self, request: int, pages: int) -> None:
         """Give a request `pages` more pages."""
-        table = self.tables.setdefault(request, [])
-        for _ in range(pages):
-            if self._free:
-                table.append(heapq.heappop(self._free))
-            else:
-                table.append(self._made)
-                self._made += 1
+        table, reused = self.tables.setdefault(request, []), min(pages, len(self._free))
+        table += [heapq.heappop(self._free) for _ in range(reused)]
+        made = self._made
+        self._made += pages - reused
+        table += range(made, self._made)
 
     def let_go(self, request: int, tokens: int) -> int:
         """Take back the pages whose tokens all stand before position `tokens`; returns how many were held.
@@ -76,8 +74,12 @@ class PagePool:
         if request in self.slots:
             heapq.heappush(self._free_slots, self.slots.pop(request))
         table = self.tables.pop(request, [])[self._let_go.pop(request, 0) :]
-        for page in table:
-            heapq.heappush(self._free, page)
+        if len(table) > len(self._free) // 8:
+            self._free += table
+            heapq.heapify(self._free)
+        else:
+            for page in table:
+                heapq.heappush(self._free, page)
         for pool in self.limited.values():
             pool.release(request)
         return len(table)

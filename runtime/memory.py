@@ -115,7 +115,11 @@ class Holding(Protocol):
 
 
 class JobMemory:
-    """The HBM of every card through a job: the one path that runs, budgets and limits all allocate by."""
+    """The HBM of every card through a job: the one path that runs, budgets and limits all allocate by.
+
+    Cards whose memory is the very same throughout share one: `footprints` are of one card of each such class, and
+    `hbm` may name it under others too.
+    """
 
     def __init__(
         self,
@@ -134,20 +138,29 @@ class JobMemory:
         self._static: dict[int, list[Allocation]] = {footprint.rank: [] for footprint in footprints}
         self._pages: dict[tuple[int, int, Reach], deque[Allocation]] = {}
         self._has_states = any(footprint.state_bytes for footprint in footprints)
+        self._replicas = frozenset(holder // layout.cp for holder, own in self._of_holder.items() if own)
 
     def load(self, now_ps: int) -> None:
         """Allocate all that lives through the job; OutOfMemory names card and buffer."""
         for footprint in self.footprints:
-            for static in footprint.static:
-                self._static[footprint.rank] += self._allocate(
-                    footprint.rank, 1, static.num_bytes, static.owner, static.tag, now_ps, LOAD_INSTRUCTION
-                )
+            rank, wanted = footprint.rank, [(one.owner, one.tag, one.num_bytes) for one in footprint.static]
+            try:
+                self._static[rank] = self.hbm[rank].allocate_each(wanted, now_ps)
+            except OutOfMemory as error:
+                error.card, error.instruction = f"card {rank}", LOAD_INSTRUCTION
+                raise
+
+    def _is_followed(self, request: int) -> bool:
+        """Whether some card of a request is one of the footprints'."""
+        return request % self.layout.dp in self._replicas
 
     def grow_to(self, request: Request, tokens: int, now_ps: int, step: Step | None = None) -> None:
         """Give a request the pages that `tokens` cached tokens need, and its states with the first, on its cards.
 
         Before its first step (None) pages that no later token reads are not given.
         """
+        if not self._is_followed(request.index):
+            return
         if step is None:
             self._let_go(request, tokens, now_ps)
         for share, holder in enumerate(self.layout.holders_of(request.index)):
@@ -178,8 +191,16 @@ class JobMemory:
                 freed = pool.let_go(request.index, reach.oldest(position))
                 for footprint in self._of_holder[holder] if freed else ():
                     held = self._pages[footprint.rank, request.index, reach]
-                    for _ in range(freed):
-                        self.hbm[footprint.rank].free(held.popleft(), now_ps)
+                    self._free_first(self.hbm[footprint.rank], held, freed, now_ps)
+
+    def _free_first(self, hbm: Hbm, held: deque[Allocation], pages: int, now_ps: int) -> None:
+        """Free the oldest pages of a request on one card."""
+        while pages:
+            run = held.popleft()
+            count = min(pages, run.pieces)
+            pages -= count
+            if (left := hbm.free(run, now_ps, count)) is not None:
+                held.appendleft(left)
 
     def _give(
         self,
@@ -204,13 +225,16 @@ class JobMemory:
 
     def begin(self, step: Step, requests: Sequence[Request], now_ps: int) -> None:
         """Free the pages that the step reads no more, and allocate those that it writes into."""
-        for entry in step.entries:
+        entries = [entry for entry in step.entries if self._is_followed(entry.request)]
+        for entry in entries:
             self._let_go(requests[entry.request], entry.start, now_ps)
-        for entry in step.entries:
+        for entry in entries:
             self.grow_to(requests[entry.request], entry.start + entry.count, now_ps, step)
 
     def release(self, request: Request, now_ps: int) -> None:
         """Free a request's pages and states on all its cards."""
+        if not self._is_followed(request.index):
+            return
         for holder in self.layout.holders_of(request.index):
             for footprint in self._of_holder[holder]:
                 for reach, _ in _pools(self.pool[holder]):

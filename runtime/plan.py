@@ -328,8 +328,24 @@ class JobPlan:
 
     @cached_property
     def alike(self) -> tuple[int, ...]:
-        """For each rank the lowest rank that needs the very same memory: buffers of the same sizes, for one holder."""
-        return self._lowest(lambda rank: (self.layout.holder_of(rank), self._sizes[rank]))
+        """For each rank the lowest rank whose memory is the very same as long as lengths alone say when requests end.
+
+        Both have buffers of the same sizes, for holders that see sequences of the same lengths in the same order.
+        """
+        footprints: dict[int, Footprint] = {}
+        for size in sorted(set(self._sizes)):
+            footprints[size] = replace(self.footprint(size), rank=0)
+        known = list(footprints.values())
+        equal = {size: known.index(own) for size, own in footprints.items()}
+        return self._lowest(lambda rank: (self._holders[self.layout.holder_of(rank)], equal[self._sizes[rank]]))
+
+    @cached_property
+    def _holders(self) -> tuple[int, ...]:
+        """For each holder the lowest one that sees sequences of the same lengths in the same order."""
+        layout, first = self.layout, dict[tuple[object, ...], int]()
+        dealt = [self.sequences[replica :: layout.dp] for replica in range(layout.dp)]
+        keys = ((holder % layout.cp, dealt[holder // layout.cp]) for holder in range(layout.holders))
+        return tuple(first.setdefault(key, holder) for holder, key in enumerate(keys))
 
     @cached_property
     def _sizes(self) -> tuple[int, ...]:
@@ -386,23 +402,34 @@ class JobPlan:
 
     def weight_bytes(self, rank: int) -> dict[str, int]:
         """Bytes of a rank's weights by bucket and by element type, scales apart."""
-        total: Counter[str] = Counter()
-        for weight in self.built(self._sizes[rank], self.variants[0]).weights:
-            for kind, num_bytes in weight.bytes_by_kind().items():
-                total[f"{weight.bucket} {kind}"] += num_bytes
-        return dict(sorted(total.items()))
+        twin = self._sizes[rank]
+        if twin not in self._weight_bytes:
+            total: Counter[str] = Counter()
+            for weight in self.built(twin, self.variants[0]).weights:
+                for kind, num_bytes in weight.bytes_by_kind().items():
+                    total[f"{weight.bucket} {kind}"] += num_bytes
+            self._weight_bytes[twin] = dict(sorted(total.items()))
+        return self._weight_bytes[twin]
+
+    @cached_property
+    def _weight_bytes(self) -> dict[int, dict[str, int]]:
+        return {}
 
     @cached_property
     def _footprints(self) -> dict[int, Footprint]:
         return {}
 
-    def memory(self, ranks: Iterable[int], capacity_bytes: int | None = None) -> JobMemory:
-        """Fresh HBMs of the card's capacity (or another) for some ranks, and the pool over them."""
+    def memory(self, standing: Sequence[int], capacity_bytes: int | None = None) -> JobMemory:
+        """Fresh HBMs of the card's capacity (or another), and the pool over them.
+
+        `standing` says for each rank whose memory stands for its own: `alike`, or every rank for itself.
+        """
         hbm = self.card.hbm
         capacity = hbm.capacity_bytes if capacity_bytes is None else capacity_bytes
-        hbms = {rank: Hbm(capacity, hbm.reserved_bytes, GRANULE_BYTES) for rank in ranks}
+        hbms = {rank: Hbm(capacity, hbm.reserved_bytes, GRANULE_BYTES) for rank in sorted(set(standing))}
         pools = PagePools(self.layout.holders, self.page_tokens, self.limited_reaches)
-        return JobMemory([self.footprint(rank) for rank in hbms], hbms, pools, self, self.kv_policy)
+        each = {rank: hbms[first] for rank, first in enumerate(standing)}
+        return JobMemory([self.footprint(rank) for rank in hbms], each, pools, self, self.kv_policy)
 
     def with_lengths(self, sequences: Sequence[Lengths]) -> JobPlan:
         """The same job over other sequences; its programs are shared, for they hold no lengths."""

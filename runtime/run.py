@@ -139,7 +139,8 @@ def start_run(prepared: Prepared) -> RunState:
         choose=prepared.cluster.choose,
         placement=prepared.placement,
     )
-    memory = plan.memory(range(plan.layout.cards))
+    # tokens that are computed may end a request early, on its own cards alone
+    memory = plan.memory(plan.alike_of_holder if prepared.job.payload else plan.alike)
     return RunState(prepared, cluster, memory, prepared.requests(), Watch(plan))
 
 
@@ -261,6 +262,12 @@ def _keep_logits(state: RunState, step: Step, result: StepNumbers) -> None:
             state.logits.setdefault(f"decode_logits_{entry.request}", []).append(rows[-1:].copy())
 
 
+def _histories(memory: JobMemory) -> dict[int, list[tuple[int, int, str]]]:
+    """What every card's memory held over time; cards that share it share the list."""
+    each = {id(hbm): list(hbm.history()) for hbm in memory.hbm.values()}
+    return {rank: each[id(hbm)] for rank, hbm in memory.hbm.items()}
+
+
 def _result(state: RunState, report: Report) -> RunResult:
     plan = state.prepared.plan
     logits: dict[str, Array] | None = None
@@ -270,7 +277,7 @@ def _result(state: RunState, report: Report) -> RunResult:
     return RunResult(
         report=report,
         records=tuple(state.records),
-        memory={rank: list(hbm.history()) for rank, hbm in state.memory.hbm.items()},
+        memory=_histories(state.memory),
         logits=logits,
         programs={
             used: plan.lowered(*used).program

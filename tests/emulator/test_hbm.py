@@ -100,7 +100,8 @@ def test_many_pages_stand_where_one_by_one_would_put_them_and_miss_what_they_wou
             hbm.free(held[index], 1)
     single = [take(one, 1000, tag="kv", now_ps=2).address for _ in range(4)]
     pages = many.allocate_many(4, 1000, owner="rank0", tag="kv", now_ps=2)
-    assert [page.address for page in pages] == single == [5 * 512, 10 * 512, 12 * 512, 14 * 512]
+    assert [run.from_on(one, 1).address for run in pages for one in range(run.pieces)] == single
+    assert single == [5 * 512, 10 * 512, 12 * 512, 14 * 512]
     with pytest.raises(OutOfMemory) as caught:
         many.allocate_many(50, 1024, owner="rank0", tag="kv", now_ps=3)
     assert caught.value.missing_bytes == (16 + 100 - 100) * 512
@@ -144,7 +145,7 @@ def test_the_peak_is_remembered_with_its_time_and_tags() -> None:
     hbm = Hbm(1 << 20)
     take(hbm, 1024, "weights", 0)
     pages = hbm.allocate_many(3, 512, owner="rank0", tag="kv", now_ps=10)
-    hbm.free(pages[0], 20)
+    hbm.free(pages[0], 20, count=1)
     take(hbm, 512, "activations", 30)  # back at the peak, not above it
     assert (hbm.peak_bytes, hbm.peak_ps) == (2560, 10)
     assert hbm.peak_by_tag == {"weights": 1024, "kv": 1536}
