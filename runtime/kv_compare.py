@@ -51,7 +51,7 @@ class _Cache:
 
     def __init__(self, plan: JobPlan) -> None:
         self.plan, self.requests = plan, plan.requests()
-        self.memory = plan.memory(sorted(set(plan.alike)), UNBOUNDED_BYTES)
+        self.memory = plan.memory(plan.alike_of_holder, UNBOUNDED_BYTES)
         self._tokens: dict[tuple[int, int], int] = {}  # of each request, and holder
         self._used: Counter[int] = Counter()  # tokens of each holder
         for request in self.requests:

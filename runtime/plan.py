@@ -332,12 +332,21 @@ class JobPlan:
 
         Both have buffers of the same sizes, for holders that see sequences of the same lengths in the same order.
         """
-        footprints: dict[int, Footprint] = {}
-        for size in sorted(set(self._sizes)):
-            footprints[size] = replace(self.footprint(size), rank=0)
-        known = list(footprints.values())
-        equal = {size: known.index(own) for size, own in footprints.items()}
-        return self._lowest(lambda rank: (self._holders[self.layout.holder_of(rank)], equal[self._sizes[rank]]))
+        return self._lowest(lambda rank: (self._holders[self.layout.holder_of(rank)], self._held_alike[rank]))
+
+    @cached_property
+    def alike_of_holder(self) -> tuple[int, ...]:
+        """As `alike` among the ranks of one holder alone, whenever its requests end."""
+        return self._lowest(lambda rank: (self.layout.holder_of(rank), self._held_alike[rank]))
+
+    @cached_property
+    def _held_alike(self) -> tuple[int, ...]:
+        """For each rank the lowest rank of an equal footprint."""
+        found: dict[int, Footprint] = {}
+        for twin in sorted(set(self._sizes)):
+            found[twin] = replace(self.footprint(twin), rank=0)
+        lowest = {twin: next(first for first in found if found[first] == own) for twin, own in found.items()}
+        return tuple(lowest[twin] for twin in self._sizes)
 
     @cached_property
     def _holders(self) -> tuple[int, ...]:

@@ -52,7 +52,7 @@ def shipped_with(directory: Path, name: str, **changes: Any) -> Path:
 
 def held(plan: JobPlan, tag: str, rank: int = 0) -> int:
     """Bytes of a tag on a card once every sequence has what it begins with."""
-    memory = plan.memory([rank], UNBOUNDED_BYTES)
+    memory = plan.memory(range(plan.layout.cards), UNBOUNDED_BYTES)
     for request in plan.requests():
         memory.grow_to(request, request.cached_len, 0)
     return memory.hbm[rank].bytes_by_tag.get(tag, 0)
