@@ -17,7 +17,7 @@ from siltwin.runtime.align import align
 from siltwin.runtime.fits import peaks
 from siltwin.runtime.job import Job
 from siltwin.runtime.prepare import prepare
-from siltwin.runtime.routing import recorded
+from siltwin.runtime.routing import Recorded
 from siltwin.runtime.run import RunResult, run_job
 
 NEW_TOKENS = 24
@@ -129,7 +129,7 @@ def test_without_numbers_time_and_memory_are_the_same(checkpoint, family: str, p
     path, _ = checkpoint(family)
     options: dict[str, Any] = {"logits": False, "max_new_tokens": 4, "cp_prefill": prefill, "chunk_tokens": 50}
     on = run(path, "tp=2,cp=2", **options)
-    loads = recorded({record.step.index: record.routed for record in on.records})
+    loads = Recorded({record.step.index: record.routed for record in on.records})
     off = run(path, "tp=2,cp=2", loads, payload=False, **options)
     assert on.spans == off.spans and on.memory == off.memory
 

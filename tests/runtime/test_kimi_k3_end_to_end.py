@@ -17,7 +17,7 @@ from siltwin.models.graph import parameter_shapes
 from siltwin.runtime.job import Job
 from siltwin.runtime.plan import Variant
 from siltwin.runtime.prepare import prepare
-from siltwin.runtime.routing import recorded
+from siltwin.runtime.routing import Recorded
 from siltwin.runtime.run import RunResult, run_job
 
 torch = pytest.importorskip("torch")
@@ -162,7 +162,7 @@ def test_a_card_that_cannot_mix_residuals_is_refused_by_name(model) -> None:
 def test_without_numbers_time_and_memory_are_the_same(model) -> None:
     options = {"max_new_tokens": 4, "logits": False}
     on = run(model().path, "tp=2,pp=2,ep=2", **options)
-    loads = recorded({record.step.index: record.routed for record in on.records})
+    loads = Recorded({record.step.index: record.routed for record in on.records})
     job = {"dtype": "float32", "kv_dtype": "float32", "prompt_ids": tuple(map(tuple, PROMPTS)), "ignore_eos": True}
     off = run_job(Job(str(model().path), layout="tp=2,pp=2,ep=2", payload=False, **job, **options), routing=loads)
     assert on.spans == off.spans

@@ -13,7 +13,7 @@ from linear_checkpoints import save_linear
 from siltwin.runtime.fits import peaks
 from siltwin.runtime.job import Job
 from siltwin.runtime.prepare import prepare
-from siltwin.runtime.routing import recorded
+from siltwin.runtime.routing import Recorded
 from siltwin.runtime.run import RunResult, run_job
 
 NEW_TOKENS = 5
@@ -80,7 +80,7 @@ def test_states_of_linear_attention_stand_with_their_replica(tmp_path: Path) -> 
 def test_without_numbers_replicas_take_the_same_time_and_memory(checkpoint, family: str, layout: str) -> None:
     path, _ = checkpoint(family)
     on = run(path, layout, logits=False)
-    loads = recorded({record.step.index: record.routed for record in on.records})
+    loads = Recorded({record.step.index: record.routed for record in on.records})
     off = run(path, layout, loads, payload=False, logits=False)
     assert on.spans == off.spans and on.memory == off.memory
 

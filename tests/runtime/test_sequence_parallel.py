@@ -15,7 +15,7 @@ from scaled_checkpoints import save_scaled
 
 from siltwin.runtime.align import align
 from siltwin.runtime.job import Job
-from siltwin.runtime.routing import recorded
+from siltwin.runtime.routing import Recorded
 from siltwin.runtime.run import RunResult, run_job
 
 NEW_TOKENS = 4
@@ -99,7 +99,7 @@ def test_every_scheme_of_blocks_may_hold_shares(checkpoint, family: str) -> None
 def test_without_numbers_shares_take_the_same_time_and_memory(checkpoint, layout: str) -> None:
     path = checkpoint("mixtral")
     on = run(path, layout, logits=False)
-    loads = recorded({record.step.index: record.routed for record in on.records})
+    loads = Recorded({record.step.index: record.routed for record in on.records})
     off = run(path, layout, loads, payload=False, logits=False)
     assert on.spans == off.spans and on.memory == off.memory
 
