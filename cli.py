@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 OUR_BUG, USER_ERROR, OUT_OF_MEMORY, NOT_ALIGNED, GATE_FAILED, INTERRUPTED, BROKEN_PIPE = 1, 2, 3, 4, 5, 130, 141
 STDOUT = "-"
-SCHEMAS = ("report", "oom", "limits", "align", "coverage", "cards", "card", "models", "clusters", "cluster")
+SCHEMAS = ("report", "oom", "limits", "sweep", "align", "coverage", "cards", "card", "models", "clusters", "cluster")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -166,17 +166,26 @@ def job_options(command: F) -> F:
 @click.option("--trace", "trace_to", metavar="FILE", help="Write a Chrome trace, which ui.perfetto.dev opens.")
 @click.option("--logits", "logits_to", metavar="FILE.npz", help="Write the logits of every position, and the tokens.")
 @click.option("--save-routing", "routing_to", metavar="FILE", help="Write what experts got, for --routing recorded:.")
+@click.option("--sweep", metavar="AXIS=1,2,4", help="The same at each value of tp, dp, .., batch, input-len, ..")
 def run(
     json_to: str | None,
     trace_to: str | None,
     logits_to: str | None,
     routing_to: str | None,
     no_payload: bool,
+    sweep: str | None,
     **asked: Any,
 ) -> None:
     """Run MODEL: a directory, a .gguf or config.json file, or a name from `siltwin models`."""
     from .runtime.files import check_outputs, write_logits, write_run_trace
 
+    if sweep is not None:
+        if (trace_to, logits_to, routing_to) != (None, None, None):
+            raise ConfigError(
+                "--sweep makes many runs; --trace, --logits and --save-routing tell of one: leave them out"
+            )
+        _sweep(sweep, json_to, payload=not no_payload, **asked)
+        return
     job = _job(payload=not no_payload, logits=logits_to is not None, **asked)
     check_outputs(json_to, trace_to, logits_to, routing_to)
     from .runtime.progress import DelayedProgress
@@ -194,6 +203,24 @@ def run(
         write_routing(routing_to, result)
     _show(result.report, print_report, json_to)
     _exit_if_out_of_memory(result.report)
+
+
+def _sweep(text: str, json_to: str | None, **asked: Any) -> None:
+    """Run a job at every value of an axis; points that do not fit stand in the table, unless there are no others."""
+    from .runtime.files import check_outputs
+    from .runtime.progress import DelayedProgress
+    from .runtime.render_sweep import print_sweep
+    from .runtime.sweep import parse_sweep, run_sweep
+
+    swept = parse_sweep(text)
+    job = _job(**swept.first(asked))
+    check_outputs(json_to)
+    with DelayedProgress(sys.stderr, "reading the model") as progress:
+        report = run_sweep(job, swept, progress)
+    _show(report, print_sweep, json_to)
+    if not report.ran:
+        ran_out = any(point.status == "oom" for point in report.points)
+        raise click.exceptions.Exit(OUT_OF_MEMORY if ran_out else USER_ERROR)
 
 
 @cli.command()

@@ -75,14 +75,15 @@ class Prepared:
         ]
 
 
-def prepare(job: Job, *, any_dtype: bool = False) -> Prepared:
+def prepare(job: Job, *, any_dtype: bool = False, checkpoint: Checkpoint | None = None) -> Prepared:
     """Open and check everything that a job names; ConfigError and its kin say what is wrong with it.
 
-    With `any_dtype` whoever asked finds out himself what the card's units do not compute in.
+    With `any_dtype` whoever asked finds out himself what the card's units do not compute in. `checkpoint` is the job's
+    model where it is open already.
     """
     card = override(load_card(job.card), dict(job.overrides)) if job.overrides else load_card(job.card)
     layout = replace(parse_layout(job.layout), redundant=job.redundant_experts)
-    checkpoint = checkpoint_of(job)
+    checkpoint = checkpoint or checkpoint_of(job)
     given = load_cluster(job.cluster) if job.cluster is not None else None
     check_layout(layout, checkpoint.graph, given.cards if given else None)
     if job.kv_pages == "ideal" and layout.cp > 1:

@@ -20,6 +20,7 @@ from ..emulator.span_columns import CardColumns
 from ..emulator.ticket import Submission
 from ..isa.instruction import Array
 from ..isa.program import Program
+from ..models.checkpoint import Checkpoint
 from .binding import step_bindings, step_variants
 from .job import Job
 from .memory import JobMemory
@@ -102,15 +103,18 @@ class RunResult:
         return block.name, str(block.body[span.position].instruction)
 
 
-def run_job(job: Job, progress: Progress | None = None, routing: Routing | None = None) -> RunResult:
+def run_job(
+    job: Job, progress: Progress | None = None, routing: Routing | None = None, checkpoint: Checkpoint | None = None
+) -> RunResult:
     """Run a job to its end, or to the allocation that did not fit, and report.
 
-    `routing` deals tokens to experts where the payload does not (None: as the job says).
+    `routing` deals tokens to experts where the payload does not (None: as the job says); `checkpoint` is the job's
+    model where it is open already.
     """
     started = time.perf_counter()
     say = progress or (lambda done, total, text: None)
     say(0, None, "reading the model")
-    prepared = prepare(job)
+    prepared = prepare(job, checkpoint=checkpoint)
     if job.strict:
         refuse_weak(evidence_of(prepared))
     if routing is not None:
