@@ -25,7 +25,7 @@ from .instruction import (
     require_floats,
     rows_cols,
 )
-from .operands import ExtentName, In, Out, Ref
+from .operands import ExtentName, In, Number, Out, Ref
 from .work import Unit, VectorShape, Work
 
 Rule = Literal["nearest", "floor", "ceil"]
@@ -120,7 +120,7 @@ class GROUPED_QUANTISE(Instruction, opcode=0xC5, unit=Unit.VECTOR):
     rule: Rule
     counts: In
     extent: ExtentName
-    at: int
+    at: Number
     experts: int
     phase: int = 0
 
@@ -176,7 +176,7 @@ class GROUPED_QUANTISE_STATIC(Instruction, opcode=0xC7, unit=Unit.VECTOR):
     form: Form
     counts: In
     extent: ExtentName
-    at: int
+    at: Number
     experts: int
 
     def check(self, t: Shapes) -> None:

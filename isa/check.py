@@ -39,11 +39,13 @@ class _Declared:
     @classmethod
     def by(cls, program: Program) -> _Declared:
         vectors = frozenset(extent.name for extent in program.extents if extent.is_vector)
+        scalars = frozenset(extent.name for extent in program.extents if not extent.is_vector)
         return cls(
-            scalars=frozenset(extent.name for extent in program.extents if not extent.is_vector),
+            scalars=scalars,
             names={
                 NameKind.EXTENT: vectors,
                 NameKind.EXTENT_OUT: vectors,
+                NameKind.NUMBER: scalars,
                 NameKind.GROUP: frozenset(program.group_sizes),
                 NameKind.SEMAPHORE: frozenset((*program.semaphores, *program.queues)),
             },
@@ -160,12 +162,18 @@ def _check_issue(program: Program, declared: _Declared, shapes: BlockShapes, iss
     for name, kind, value in _operands(instruction):
         if not kind.legal(value):
             raise ProgramError(f"{instruction.mnemonic}: {name} is {value!r}, must be: {kind.label}")
+        if kind.names is NameKind.NUMBER and is_integer(value):
+            continue
         if kind.names and value not in declared.names[kind.names] and not _is_parameter(shapes.block, kind, value):
             raise ProgramError(f"{instruction.mnemonic}: {kind.names.value} {value!r} is not declared")
     if isinstance(instruction, SIGNAL) and instruction.semaphore in program.queues:
         raise ProgramError(f"signal: {instruction.semaphore!r} is a queue, whose semaphore counts its instructions")
     for ref, _ in instruction.refs():
         shapes.type_of(ref)
+        if ref.at is not None and ref.at not in declared.scalars:
+            raise ProgramError(
+                f"{instruction.mnemonic}: {ref} begins at {ref.at!r}, which is no declared scalar extent"
+            )
     instruction.check(shapes)
 
 

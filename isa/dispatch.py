@@ -17,13 +17,14 @@ from .instruction import (
     Shapes,
     Sizes,
     bytes_of,
+    known,
     require,
     require_apart,
     require_convertible,
     require_floats,
     require_rows,
 )
-from .operands import ExtentName, ExtentOut, In, Out, Ref
+from .operands import ExtentName, ExtentOut, In, Number, Out, Ref
 from .work import MoveShape, Unit, VectorShape, Work
 
 
@@ -169,7 +170,7 @@ class CHOOSE_REPLICA(Instruction, opcode=0x82, unit=Unit.VECTOR):
     extent: ExtentOut
     parts: int
     total: int
-    shift: int
+    shift: Number
 
     def check(self, t: Shapes) -> None:
         slots, ids, table, counts = (t.type_of(ref) for ref in (self.slots, self.ids, self.table, self.counts))
@@ -183,7 +184,7 @@ class CHOOSE_REPLICA(Instruction, opcode=0x82, unit=Unit.VECTOR):
             self,
             f"table is {table}, must be int32 [experts, 1 + most slots of one]",
         )
-        require(self.parts > 0 and self.total > 0 and self.shift >= 0, self, "parts and total must be 1 or more")
+        require(self.parts > 0 and self.total > 0 and known(self.shift) >= 0, self, "parts and total must be 1 or more")
         wanted = self.parts * self.total
         require(str(counts) == f"int32[{wanted}]", self, f"counts is {counts}, must be int32[{wanted}]")
         require_apart(self, self.slots, self.ids, self.table)
@@ -202,7 +203,7 @@ class CHOOSE_REPLICA(Instruction, opcode=0x82, unit=Unit.VECTOR):
     def execute(self, m: Memory) -> None:
         ids, table = m.get(self.ids), m.get(self.table)
         require_rows(self, ids, len(table), "expert")
-        turn = np.arange(len(ids))[:, None] // self.parts + self.shift
+        turn = np.arange(len(ids))[:, None] // self.parts + m.number(self.shift)
         slots = table[ids, 1 + turn % table[ids, 0]]
         counts = np.zeros((self.parts, self.total), np.int64)
         np.add.at(counts, (np.arange(len(ids))[:, None] % self.parts, slots), 1)

@@ -11,13 +11,14 @@ from .instruction import (
     Shapes,
     Sizes,
     bytes_of,
+    known,
     require,
     require_apart,
     require_convertible,
     require_rows,
     rows_cols,
 )
-from .operands import HostIn, HostOut, In, InOut, Out, Ref
+from .operands import HostIn, HostOut, In, InOut, Number, Out, Ref
 from .work import MoveShape, Unit, Work
 
 
@@ -120,21 +121,21 @@ class EMBEDDING(Instruction, opcode=0x33, unit=Unit.DMA):
     dst: Out
     table: In
     ids: In
-    first: int
+    first: Number
 
     def check(self, t: Shapes) -> None:
         _check_index(self, t, self.ids, self.dst)
         table = t.type_of(self.table)
         require(len(table.shape) == 2, self, f"table is {table}, must be [rows, columns]")
         _check_rows(self, t, self.dst, self.table)
-        require(self.first >= 0, self, "first must be 0 or more")
+        require(known(self.first) >= 0, self, "first must be 0 or more")
 
     def work(self, s: Sizes) -> Work:
         return _move(s, self.dst, self.table, self.ids, written=self.dst)
 
     def execute(self, m: Memory) -> None:
         table = m.get(self.table)
-        rows = m.get(self.ids).astype(np.int64) - self.first
+        rows = m.get(self.ids).astype(np.int64) - m.number(self.first)
         inside = (rows >= 0) & (rows < len(table))
         out = np.zeros(m.shape(self.dst), table.dtype)
         out[inside] = table[rows[inside]]

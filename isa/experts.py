@@ -17,6 +17,7 @@ from .instruction import (
     Shapes,
     Sizes,
     bytes_of,
+    known,
     require,
     require_apart,
     require_convertible,
@@ -24,7 +25,7 @@ from .instruction import (
     require_rows,
     rows_cols,
 )
-from .operands import ExtentName, ExtentOut, In, OptionalIn, Out, Ref
+from .operands import ExtentName, ExtentOut, In, Number, OptionalIn, Out, Ref
 from .vector import Activation, activate
 from .work import GroupedShape, MoveShape, Unit, VectorShape, Work
 
@@ -157,11 +158,13 @@ def softmax(x: Array) -> Array:
     return total
 
 
-def local_counts(instruction: Instruction, s: Sizes, extent: str, at: int, experts: int, rows: int) -> tuple[int, ...]:
+def local_counts(
+    instruction: Instruction, s: Sizes, extent: str, at: int | str, experts: int, rows: int
+) -> tuple[int, ...]:
     """Rows of each of `experts` experts; ProgramError when the extent has no such entries or they pass `rows`."""
-    counts = s.extent(extent)
-    own = counts[at : at + experts]
-    require(len(own) == experts, instruction, f"{extent} has {len(counts)} entries, not {at} + {experts}")
+    counts, first = s.extent(extent), s.number(at)
+    own = counts[first : first + experts]
+    require(len(own) == experts, instruction, f"{extent} has {len(counts)} entries, not {first} + {experts}")
     require(min(own, default=0) >= 0, instruction, f"{extent} is {list(own)}: a count is 0 or more")
     require(sum(own) <= rows, instruction, f"{extent} counts {sum(own)} rows, and there are {rows}")
     return own
@@ -187,9 +190,9 @@ class PERMUTE(Instruction, opcode=0x36, unit=Unit.DMA):
     x: In
     ids: In
     extent: ExtentName
-    first: int
+    first: Number
     experts: int
-    part: int
+    part: Number
     parts: int
 
     def check(self, t: Shapes) -> None:
@@ -203,13 +206,13 @@ class PERMUTE(Instruction, opcode=0x36, unit=Unit.DMA):
         )
         require_convertible(self, t, self.dst, self.x)
         require_apart(self, self.dst, self.x)
-        require(self.first >= 0 and self.experts > 0, self, "first must be 0 or more, experts 1 or more")
-        require(0 <= self.part < self.parts, self, f"part must be 0 to {self.parts - 1}")
+        require(known(self.first) >= 0 and self.experts > 0, self, "first must be 0 or more, experts 1 or more")
+        require(0 <= known(self.part) < self.parts, self, f"part must be 0 to {self.parts - 1}")
 
     def work(self, s: Sizes) -> Work:
         cols = s.shape(self.dst)[1]
         total = len(s.extent(self.extent)) // self.parts
-        at = self.part * total + self.first
+        at = s.number(self.part) * total + s.number(self.first)
         rows = sum(local_counts(self, s, self.extent, at, self.experts, s.shape(self.dst)[0]))
         row_bytes = s.type_of(self.x).dtype.bytes_of(cols)
         return Work(
@@ -221,8 +224,9 @@ class PERMUTE(Instruction, opcode=0x36, unit=Unit.DMA):
 
     def execute(self, m: Memory) -> None:
         ids, dst = m.get(self.ids), m.get(self.dst).copy()
-        local = (ids >= self.first) & (ids < self.first + self.experts)
-        local &= (np.arange(len(ids)) % self.parts == self.part)[:, None]
+        first = m.number(self.first)
+        local = (ids >= first) & (ids < first + self.experts)
+        local &= (np.arange(len(ids)) % self.parts == m.number(self.part))[:, None]
         tokens, choices = np.nonzero(local)
         order = np.argsort(ids[tokens, choices], kind="stable")
         require(len(order) <= len(dst), self, f"{len(order)} rows are chosen, and dst has {len(dst)}")
@@ -233,15 +237,16 @@ class PERMUTE(Instruction, opcode=0x36, unit=Unit.DMA):
         m.put(self.dst, dst)
 
 
-def check_counts(instruction: Instruction, t: Shapes, counts: Ref, at: int) -> None:
+def check_counts(instruction: Instruction, t: Shapes, counts: Ref, at: int | str) -> None:
     kind = t.type_of(counts)
     require(len(kind.shape) == 1 and kind.dtype.name == "int32", instruction, f"counts is {kind}, must be int32 [n]")
-    require(at >= 0, instruction, "at must be 0 or more")
+    require(known(at) >= 0, instruction, "at must be 0 or more")
 
 
-def memory_counts(instruction: Instruction, m: Memory, counts: Ref, bound: tuple[int, ...], at: int) -> None:
+def memory_counts(instruction: Instruction, m: Memory, counts: Ref, bound: tuple[int, ...], at: int | str) -> None:
     """The counts in memory must be those that Work is computed from."""
-    held = m.get(counts)[at : at + len(bound)].tolist()
+    first = m.number(at)
+    held = m.get(counts)[first : first + len(bound)].tolist()
     require(tuple(held) == bound, instruction, f"counts {held} in memory, {list(bound)} bound")
 
 
@@ -258,7 +263,7 @@ class GROUPED_MATMUL(Instruction, opcode=0x12, unit=Unit.TENSOR):
     bias: OptionalIn
     counts: In
     extent: ExtentName
-    at: int
+    at: Number
 
     def check(self, t: Shapes) -> None:
         dst, a, w = t.type_of(self.dst), t.type_of(self.a), t.type_of(self.w)
@@ -306,7 +311,7 @@ class GROUPED_GATED(Instruction, opcode=0x2C, unit=Unit.VECTOR):
     x: In
     counts: In
     extent: ExtentName
-    at: int
+    at: Number
     experts: int
     activation: Activation
 
@@ -353,7 +358,7 @@ class COMBINE(Instruction, opcode=0x2D, unit=Unit.VECTOR):
     slots: In
     weights: OptionalIn
     extent: ExtentName
-    at: int
+    at: Number
     experts: int
 
     def check(self, t: Shapes) -> None:
@@ -367,7 +372,7 @@ class COMBINE(Instruction, opcode=0x2D, unit=Unit.VECTOR):
         )
         require_floats(self, t, self.dst, self.x, self.weights)
         require_apart(self, self.dst, self.x)
-        require(self.at >= 0 and self.experts > 0, self, "at must be 0 or more, experts 1 or more")
+        require(known(self.at) >= 0 and self.experts > 0, self, "at must be 0 or more, experts 1 or more")
 
     def work(self, s: Sizes) -> Work:
         tokens, cols = rows_cols(s.shape(self.dst))

@@ -28,7 +28,7 @@ from .instruction import (
     require_apart,
     require_floats,
 )
-from .operands import ExtentName, In, OptionalIn, Out, Ref, Role
+from .operands import ExtentName, In, Number, OptionalIn, Out, Ref, Role
 from .program import column_slice
 from .tensor import MATMUL
 from .vector import ADD_RMSNORM, GATED, RMSNORM, Activation
@@ -68,6 +68,10 @@ class InnerShapes:
     def shape(self, ref: Ref) -> tuple[int, ...]:
         """Dimensions, every extent a number."""
         return tuple(dim if isinstance(dim, int) else self.extent(dim)[0] for dim in self.type_of(ref).shape)
+
+    def number(self, value: int | str) -> int:
+        """An operand that is an integer, or what the scalar extent that it names is bound to."""
+        return int(self._outer.number(value))
 
     def extent(self, name: str) -> tuple[int, ...]:
         """The values of an extent."""
@@ -237,7 +241,7 @@ class FUSED_GROUPED_MATMUL(Instruction, opcode=0xAA, unit=Unit.TENSOR):
     bias: OptionalIn
     counts: In
     extent: ExtentName
-    at: int
+    at: Number
     activation: Activation
 
     def _experts(self, t: Shapes) -> int:

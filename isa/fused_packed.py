@@ -6,7 +6,7 @@ from .experts import GROUPED_GATED, local_counts
 from .formats.form import Form
 from .fused import Gate, OptionalOut, Parts, around, check_around, check_parts, execute_parts, work_of_parts
 from .instruction import Dim, Instruction, Memory, Shapes, Sizes, TensorType, require, require_apart
-from .operands import ExtentName, In, OptionalIn, Out, Ref
+from .operands import ExtentName, In, Number, OptionalIn, Out, Ref
 from .products import PACKED_GROUPED_MATMUL, PACKED_MATMUL
 from .vector import Activation
 from .work import Unit, Work
@@ -67,7 +67,7 @@ class FUSED_PACKED_GROUPED_MATMUL(Instruction, opcode=0xAD, unit=Unit.TENSOR):
     form: Form
     counts: In
     extent: ExtentName
-    at: int
+    at: Number
     bias: OptionalIn
     zeros: OptionalIn
     divisors: OptionalIn

@@ -49,6 +49,9 @@ class Sizes(Shapes, Protocol):
     def shape(self, ref: Ref) -> tuple[int, ...]:
         """Dimensions of an operand."""
 
+    def number(self, value: int | str) -> int:
+        """An operand that is an integer, or what the scalar extent that it names is bound to."""
+
     def extent(self, name: str) -> tuple[int, ...]:
         """The values of an extent (one for a scalar)."""
 
@@ -184,6 +187,11 @@ def require_rows(instruction: Instruction, index: Array, rows: int, what: str) -
         )
 
 
+def known(number: int | str) -> int:
+    """What a check may know of a number before it is bound: itself, or the least that an extent may be."""
+    return 0 if isinstance(number, str) else number
+
+
 def elements(shape: tuple[int, ...]) -> int:
     """Number of elements of a shape."""
     count = 1
@@ -202,6 +210,12 @@ def bytes_of(s: Sizes, *refs: Ref | None) -> int:
     return sum(s.type_of(ref).dtype.bytes_of(elements(s.shape(ref))) for ref in refs if ref is not None)
 
 
+def share_of(total: int, parts: int, index: int) -> tuple[int, int]:
+    """(start, size) of one share of an even split."""
+    small, extra = divmod(total, parts)
+    return index * small + min(index, extra), small + (index < extra)
+
+
 def split_even(total: int, parts: int) -> list[tuple[int, int]]:
     """(start, size) of `parts` contiguous shares of `total`: the first `total % parts` have one more.
 
@@ -209,5 +223,4 @@ def split_even(total: int, parts: int) -> list[tuple[int, int]]:
     """
     if parts < 1 or total < 0:
         raise ProgramError(f"{total} cannot be split into {parts} parts")
-    small, extra = divmod(total, parts)
-    return [(index * small + min(index, extra), small + (index < extra)) for index in range(parts)]
+    return [share_of(total, parts, index) for index in range(parts)]

@@ -35,7 +35,7 @@ class ArrayMemory(BoundShapes):
     def raw(self, ref: Ref) -> Array:
         """The operand's storage elements, a view into device memory."""
         array = self.arrays[ref.buffer]
-        return array if ref.size is None else array[..., ref.start : ref.start + ref.size]
+        return array if ref.size is None else array[..., self.columns(ref)]
 
     def get(self, ref: Ref) -> Array:
         """Values of an operand: float32 for float types, the integers themselves otherwise."""

@@ -23,14 +23,18 @@ MAX_UINT = (1 << 63) - 1  # counts, sizes and columns; integers with a sign run 
 class Ref:
     """A buffer, or `size` columns of its last dimension from `start` on (`size` None: all of them).
 
-    Raises ProgramError for columns that no buffer can have.
+    With `at`, the name of a scalar extent, they begin at the column that it is bound to, which may differ from card to
+    card. Raises ProgramError for columns that no buffer can have.
     """
 
     buffer: str
     start: int = 0
     size: int | None = None
+    at: str | None = None
 
     def __post_init__(self) -> None:
+        if self.at is not None and (self.size is None or self.start != 0):
+            raise ProgramError(f"%{self.buffer}: columns from {self.at} on need a size, and no start beside it")
         if self.size is None and self.start != 0:
             raise ProgramError(f"%{self.buffer}: columns from {self.start} on need a size")
         if self.size is not None and (self.start < 0 or self.size < 1 or self.start + self.size > MAX_UINT):
@@ -40,11 +44,13 @@ class Ref:
         """Whether the two share columns of one buffer."""
         if other is None or self.buffer != other.buffer:
             return False
-        if self.size is None or other.size is None:
+        if self.size is None or other.size is None or self.at != other.at:
             return True
         return self.start < other.start + other.size and other.start < self.start + self.size
 
     def __str__(self) -> str:
+        if self.at is not None:
+            return f"%{self.buffer}[{self.at}:+{self.size}]"
         return f"%{self.buffer}" if self.size is None else f"%{self.buffer}[{self.start}:{self.start + self.size}]"
 
 
@@ -61,6 +67,7 @@ class NameKind(Enum):
 
     EXTENT = "vector extent"
     EXTENT_OUT = "vector extent, written"
+    NUMBER = "integer or scalar extent"
     GROUP = "group"
     SEMAPHORE = "semaphore"
 
@@ -73,6 +80,7 @@ HostOut = Annotated[Ref, Role.OUT, "host"]
 OptionalIn = Annotated[Ref | None, Role.IN]
 ExtentName = Annotated[str, NameKind.EXTENT]
 ExtentOut = Annotated[str, NameKind.EXTENT_OUT]
+Number = Annotated[int | str, NameKind.NUMBER]  # the same on all cards, or what an extent of that name is bound to
 GroupName = Annotated[str, NameKind.GROUP]
 SemaphoreName = Annotated[str, NameKind.SEMAPHORE]
 
@@ -181,6 +189,7 @@ class Kind:
 
 NAME = re.compile(r"[A-Za-z_][\w./:-]*\Z", re.ASCII)
 _REF = re.compile(r"%([A-Za-z_][\w./:-]*)(?:\[(\d{1,19}):(\d{1,19})\])?\Z", re.ASCII)
+_COLUMNS_AT = re.compile(r"%([A-Za-z_][\w./:-]*)\[([A-Za-z_][\w./:-]*):\+(\d{1,19})\]\Z", re.ASCII)
 _INTEGER = re.compile(r"[+-]?\d{1,20}\Z", re.ASCII)
 
 
@@ -209,10 +218,13 @@ def parse_name(text: str) -> str:
 
 
 def parse_ref(text: str) -> Ref:
-    """`%name` or `%name[start:stop]`."""
+    """`%name`, `%name[start:stop]`, or `%name[extent:+size]`."""
+    if match := _COLUMNS_AT.match(text):
+        name, at, size = match.groups()
+        return Ref(name, 0, int(size), at)
     match = _REF.match(text)
     if not match:
-        raise ProgramError(f"{text!r} is not a buffer operand; write %name or %name[start:stop]")
+        raise ProgramError(f"{text!r} is not a buffer operand; write %name, %name[start:stop] or %name[extent:+size]")
     name, start, stop = match.groups()
     if start is None:
         return Ref(name)
@@ -235,16 +247,16 @@ def _write_ref(writer: Writer, ref: Ref | None) -> None:
     if ref is None:
         writer.uint(0)
         return
-    writer.uint(1 if ref.size is None else 2)
+    writer.uint(1 if ref.size is None else 2 if ref.at is None else 3)
     writer.name(ref.buffer)
     if ref.size is not None:
-        writer.uint(ref.start)
+        writer.uint(ref.start) if ref.at is None else writer.name(ref.at)
         writer.uint(ref.size)
 
 
 def _read_ref(optional: bool) -> Callable[[Reader], Ref | None]:
     def read(reader: Reader) -> Ref | None:
-        form = reader.uint(2)
+        form = reader.uint(3)
         if form == 0:
             if not optional:
                 raise reader.fail("a missing operand")
@@ -252,10 +264,11 @@ def _read_ref(optional: bool) -> Callable[[Reader], Ref | None]:
         name = reader.name()
         if form == 1:
             return Ref(name)
-        start, size = reader.uint(), reader.uint()
+        start, at = (reader.uint(), None) if form == 2 else (0, reader.name())
+        size = reader.uint()
         if size == 0:
             raise reader.fail("an operand of no columns")
-        return Ref(name, start, size)
+        return Ref(name, start, size, at)
 
     return read
 
@@ -306,11 +319,34 @@ def _ref(role: Role, optional: bool, on_host: bool) -> Kind:
         read=_read_ref(optional),
         show=lambda v: "-" if v is None else str(v),
         parse=lambda text: None if optional and text == "-" else parse_ref(text),
-        legal=lambda v: (optional and v is None) or (isinstance(v, Ref) and is_name(v.buffer)),
+        legal=lambda v: (optional and v is None) or _is_ref(v),
         role=role,
         optional=optional,
         on_host=on_host,
     )
+
+
+def _is_ref(value: object) -> bool:
+    return isinstance(value, Ref) and is_name(value.buffer) and (value.at is None or is_name(value.at))
+
+
+def _write_number(writer: Writer, value: int | str) -> None:
+    if isinstance(value, str):
+        writer.uint(1).name(value)
+    else:
+        writer.uint(0).signed(value)
+
+
+def _read_number(reader: Reader) -> int | str:
+    return reader.name() if reader.uint(1) else reader.signed()
+
+
+def _parse_number(text: str) -> int | str:
+    return parse_name(text) if NAME.match(text) else parse_integer(text)
+
+
+def _is_operand_number(value: object) -> bool:
+    return is_name(value) or is_integer(value)
 
 
 def _show_flag(value: bool) -> str:
@@ -349,6 +385,8 @@ def kind_of(hint: Any) -> Kind:
     """The operand kind that a field's annotation declares; TypeError for one that no codec knows."""
     if typing.get_origin(hint) is Annotated:
         base, mark, *where = typing.get_args(hint)
+        if mark is NameKind.NUMBER:
+            return Kind(mark.value, _write_number, _read_number, str, _parse_number, _is_operand_number, names=mark)
         if isinstance(mark, NameKind):
             return Kind(mark.value, Writer.name, Reader.name, str, parse_name, is_name, names=mark)
         if isinstance(mark, Role):

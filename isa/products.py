@@ -25,7 +25,7 @@ from .instruction import (
     require_floats,
     rows_cols,
 )
-from .operands import ExtentName, In, OptionalIn, Out, Ref
+from .operands import ExtentName, In, Number, OptionalIn, Out, Ref
 from .packed import PackedOperand
 from .work import GroupedShape, MatmulShape, Unit, Work
 
@@ -134,7 +134,7 @@ class PACKED_GROUPED_MATMUL(Instruction, opcode=0xC1, unit=Unit.TENSOR):
     form: Form
     counts: In
     extent: ExtentName
-    at: int
+    at: Number
     bias: OptionalIn = None
     zeros: OptionalIn = None
     divisors: OptionalIn = None
@@ -222,7 +222,7 @@ class QUANTISED_GROUPED_MATMUL(Instruction, opcode=0xC3, unit=Unit.TENSOR):
     form: Form
     counts: In
     extent: ExtentName
-    at: int
+    at: Number
     bias: OptionalIn = None
     index: OptionalIn = None
     phase: int = 0

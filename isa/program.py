@@ -184,7 +184,7 @@ def column_slice(kind: TensorType, ref: Ref) -> TensorType:
     if ref.size is None:
         return kind
     last = kind.shape[-1] if kind.shape else 0
-    if not isinstance(last, int) or ref.start + ref.size > last:
+    if not isinstance(last, int) or ref.start + ref.size > last:  # columns that begin at an extent: seen once bound
         raise ProgramError(f"{ref} takes columns that {kind} does not have")
     return TensorType(kind.dtype, (*kind.shape[:-1], ref.size))
 
@@ -239,11 +239,25 @@ class BoundShapes(BlockShapes):
         return tuple(d if isinstance(d, int) else self.scalar(d) for d in self.type_of(ref).shape)
 
     def scalar(self, name: str) -> int:
-        """The value of an extent that is a dimension."""
+        """The value of an extent that is a dimension or a number of this card."""
         values = self.extent(name)
         if len(values) != 1 or values[0] < 0:
-            raise ProgramError(f"extent {name!r} is a dimension and must be one number, 0 or more; it is {values}")
+            raise ProgramError(f"extent {name!r} is a scalar and must be one number, 0 or more; it is {values}")
         return values[0]
+
+    def number(self, value: int | str) -> int:
+        """An operand that is an integer, or what the scalar extent that it names is bound to."""
+        return self.scalar(value) if isinstance(value, str) else value
+
+    def columns(self, ref: Ref) -> slice:
+        """The columns of its buffer that an operand takes; ProgramError where it begins too far on."""
+        if ref.size is None:
+            return slice(None)
+        start = ref.start if ref.at is None else self.scalar(ref.at)
+        last = self.type_of(Ref(ref.buffer)).shape[-1]
+        if not isinstance(last, int) or start + ref.size > last:
+            raise ProgramError(f"{ref} takes columns {start} to {start + ref.size} of {last}")
+        return slice(start, start + ref.size)
 
     def extent(self, name: str) -> tuple[int, ...]:
         """The values of an extent (one for a scalar)."""

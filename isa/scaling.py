@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from .experts import check_ids, local_counts
-from .instruction import Instruction, Memory, Shapes, Sizes, bytes_of, require, require_floats, require_rows
-from .operands import ExtentName, In, InOut, Out
+from .instruction import Instruction, Memory, Shapes, Sizes, bytes_of, known, require, require_floats, require_rows
+from .operands import ExtentName, In, InOut, Number, Out
 from .rowwise import check_map, vector_work
 from .work import Unit, VectorShape, Work
 
@@ -96,7 +96,7 @@ class SCALE_ROUTED(Instruction, opcode=0x73, unit=Unit.VECTOR):
     slots: In
     weights: In
     extent: ExtentName
-    at: int
+    at: Number
     experts: int
 
     def check(self, t: Shapes) -> None:
@@ -105,7 +105,7 @@ class SCALE_ROUTED(Instruction, opcode=0x73, unit=Unit.VECTOR):
         require(slots.dtype.name == "int32", self, f"slots is {slots}, must be int32")
         require(len(x.shape) == 2, self, f"x is {x}, must be [rows, columns]")
         require_floats(self, t, self.x, self.weights)
-        require(self.at >= 0 and self.experts > 0, self, "at must be 0 or more, experts 1 or more")
+        require(known(self.at) >= 0 and self.experts > 0, self, "at must be 0 or more, experts 1 or more")
 
     def work(self, s: Sizes) -> Work:
         held, cols = s.shape(self.x)

@@ -10,7 +10,7 @@ import numpy as np
 
 from .experts import check_counts, local_counts, memory_counts
 from .instruction import Array, Instruction, Memory, Shapes, Sizes, require, require_apart, require_floats
-from .operands import ExtentName, In, Out, Ref
+from .operands import ExtentName, In, Number, Out, Ref
 from .rowwise import vector_work
 from .work import Unit, VectorShape, Work
 
@@ -61,7 +61,7 @@ class GROUPED_SITU_GATED(Instruction, opcode=0xB9, unit=Unit.VECTOR):
     x: In
     counts: In
     extent: ExtentName
-    at: int
+    at: Number
     experts: int
     beta: float
     linear_beta: float

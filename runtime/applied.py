@@ -15,12 +15,13 @@ def pass_reports(plan: JobPlan) -> tuple[PassReport, ...]:
     places: Counter[str] = Counter()
     launches: Counter[str] = Counter()
     parts: dict[str, dict[str, None]] = defaultdict(dict)
-    for rank in range(plan.layout.cards):
+    for rank, cards in Counter(plan.classes).items():
         built = plan.built(rank, plan.variants[0])
         calls = Counter(call.block for call in built.program.calls)
         for change in built.rewritten:
-            places[change.name] += calls[change.block]
-            launches[change.name] += calls[change.block] * (len(change.new) - len(change.old))
+            count = cards * calls[change.block]
+            places[change.name] += count
+            launches[change.name] += count * (len(change.new) - len(change.old))
             parts[change.name] |= dict.fromkeys(part.mnemonic for part in change.new)
     return tuple(
         PassReport(name=name, places=count, launches=launches[name], into=tuple(parts[name]))

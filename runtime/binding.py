@@ -56,10 +56,10 @@ def step_bindings(plan: JobPlan, step: Step, routed: Mapping[str, Loads] = NOT_R
     shares, commons = share_extents(plan.graph, layout), []
     for rank in range(layout.cards):
         shared, share = by_holder[layout.holder_of(rank)], shares[layout.expert_card_of(rank)]
-        rows = split_even(shared["tokens"][0], layout.tp)[layout.tp_index_of(rank)][1]
-        key = (id(shared), id(share), rows)
+        rows, standing = split_even(shared["tokens"][0], layout.tp)[layout.tp_index_of(rank)][1], plan.standing(rank)
+        key = (id(shared), id(share), id(standing), rows)
         if key not in known:
-            known[key] = shared | share | {SHARE: (rows,)}
+            known[key] = shared | share | standing | {SHARE: (rows,)}
         commons.append(known[key])
     loads = loads_of(routed, layout)
     check_room(plan.graph, layout, largest, loads)

@@ -89,7 +89,7 @@ def stored_scales(plan: JobPlan) -> Scales:
     """The scales that the checkpoint gives for the inputs of products: the largest where tensors are put together."""
     found: dict[str, float] = {}
     for rank in dict.fromkeys(plan.twins):
-        for weight in plan.built(rank, plan.variants[0]).weights:
+        for weight in plan.weights(rank):
             given = [plan.holding.inputs.get(piece.tensor) for piece in weight.pieces]
             scales = [scale for scale in given if scale is not None]
             if weight.packed is not None and scales:
@@ -142,7 +142,8 @@ def _watch(site: Site, peaks: dict[str, np.float32]) -> Thunk | None:
         values = np.abs(memory.get(product.a))
         if isinstance(product, GROUPED_MATMUL):
             experts = memory.shape(product.w)[0]
-            values = values[: int(memory.get(product.counts)[product.at : product.at + experts].sum())]
+            at = memory.number(product.at)
+            values = values[: int(memory.get(product.counts)[at : at + experts].sum())]
         peaks[name] = max(peaks.get(name, np.float32(0)), values.max(initial=np.float32(0)))
 
     return look

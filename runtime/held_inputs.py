@@ -53,7 +53,7 @@ def input_codes(plan: JobPlan, scales: Mapping[str, float]) -> dict[str, tuple[I
         return {}
     for rank in dict.fromkeys(plan.twins):
         built = plan.built(rank, plan.variants[0])
-        weights = {weight.name: weight for weight in built.weights}
+        weights = {weight.name: weight for weight in plan.weights(rank)}
         for call in built.program.calls:
             block = built.program.block[call.block]
             for product, maker in _quantised(block):

@@ -17,7 +17,7 @@ def held_checkpoint(plan: JobPlan, checkpoint: Checkpoint) -> Checkpoint:
     scheme = plan.holding.scheme
     if scheme is None:
         return checkpoint
-    weights = [weight for rank in dict.fromkeys(plan.twins) for weight in plan.built(rank, plan.variants[0]).weights]
+    weights = [weight for rank in dict.fromkeys(plan.twins) for weight in plan.weights(rank)]
     pieces = [piece for weight in weights if weight.packed is not None for piece in weight.pieces]
     changes = {piece.tensor: _rounded(scheme, piece.expert is not None, piece.transposed) for piece in pieces}
     return changed(checkpoint, changes, f"projections and experts as {scheme.name}")

@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import accumulate
 
 from ..isa.errors import ConfigError
-from ..isa.instruction import split_even
+from ..isa.instruction import share_of, split_even
 from ..models.blocks import DecoderLayer, Graph, Moe
 from ..models.fields import cut
 
@@ -106,7 +106,7 @@ class Layout:
 
     def experts_of(self, rank: int, experts: int) -> ExpertShare:
         """Which experts, for which tokens, and which cut of them, a rank computes."""
-        first, count = split_even(self.slots(experts), self.ep)[self.expert_card_of(rank)]
+        first, count = share_of(self.slots(experts), self.ep, self.expert_card_of(rank))
         per_part = self.etp if self.experts_travel else self.ep * self.etp
         part = self.tp_index_of(rank) // per_part
         return ExpertShare(first, count, part, self.expert_parts, rank % self.etp, self.etp, self.experts_travel)

@@ -96,7 +96,7 @@ class Numbers:
         """Weights and tables of one rank."""
         lowered = self.plan.lowered(rank, self.plan.variants[0])
         arrays: dict[str, Array] = {}
-        for weight in lowered.weights:
+        for weight in self.plan.weights(rank):
             arrays |= {weight.name: self._weight(weight)} if weight.packed is None else self._packed(weight)
         for buffer in lowered.program.buffers:
             if buffer.name in self.input_scales:

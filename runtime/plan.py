@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -11,10 +11,10 @@ from typing import NamedTuple
 from ..emulator.hbm import Hbm
 from ..emulator.spec import CardSpec
 from ..isa.dtype import BF16, DType
-from ..isa.instruction import split_even
 from ..isa.program import Binding
 from ..isa.work import Unit
-from ..models.blocks import DecoderLayer, Graph, Moe
+from ..models.blocks import Graph
+from .classes import cuts_blocks, lowest, program_classes, weight_twins
 from .context import Context, mode_of
 from .expert_room import expert_room
 from .kv_cache import PAGE_TOKENS, PagePool, PagePools
@@ -32,6 +32,8 @@ from .lowering.passes.rewrite import CONTEXT
 from .lowering.passes.window import DEFAULT_FUSIONS
 from .lowering.reach import KvPages, Reach, limited_reaches
 from .lowering.stage import SHARE, STATES, LoweringOptions, Sampling
+from .lowering.standing import standing_extents
+from .lowering.weights import WeightBuffer
 from .memory import Footprint, JobMemory, footprint
 from .ownership import Ownership, ownership
 from .portions import Portion, portions
@@ -133,7 +135,9 @@ class JobPlan:
         }
         sizes = {name: (size,) for name, size in (extents | whole).items()}
         routed = routed_extents(self.graph, tokens) | expert_room(self, tokens)
-        return Binding(routed | sizes, dict.fromkeys((*AXES, EXCHANGE), 0))
+        standing = [self.standing(index) for index in range(layout.tp)]
+        furthest = {name: max(own[name] for own in standing) for name in standing[0]}
+        return Binding(routed | sizes | furthest, dict.fromkeys((*AXES, EXCHANGE), 0))
 
     @cached_property
     def limited_reaches(self) -> tuple[Reach, ...]:
@@ -279,8 +283,11 @@ class JobPlan:
         return found
 
     def outlined(self, rank: int, variant: Variant) -> BuiltProgram:
-        """As `built`, though instructions may be missing."""
-        key = (self.layout, rank := self.twins[rank], variant)
+        """As `built`, though instructions may be missing. Ranks of one class have one program."""
+        return self._build(self.classes[rank], variant)
+
+    def _build(self, rank: int, variant: Variant) -> BuiltProgram:
+        key = (self.layout, rank, variant)
         if key not in self._built:
             options = LoweringOptions(
                 self.dtype,
@@ -302,9 +309,13 @@ class JobPlan:
             self._built[key] = build(self.graph, self.layout, rank, options)
         return self._built[key]
 
+    def weights(self, rank: int) -> tuple[WeightBuffer, ...]:
+        """What a rank's weights are made of; ranks of one class hold others in buffers of the same sizes."""
+        return self._build(self.twins[rank], self.variants[0]).weights
+
     def lowered(self, rank: int, variant: Variant) -> LoweredProgram:
-        """A program of a rank, placed for this job's largest extents."""
-        rank = self.twins[rank]
+        """A program of a rank, placed for this job's largest extents: the very same for all ranks of a class."""
+        rank = self.classes[rank]
         if (rank, variant) not in self._placed:
             self._placed[rank, variant] = place(self.built(rank, variant), self.largest)
         return self._placed[rank, variant]
@@ -313,18 +324,30 @@ class JobPlan:
     def _placed(self) -> dict[tuple[int, Variant], LoweredProgram]:
         return {}
 
+    def standing(self, rank: int) -> dict[str, tuple[int, ...]]:
+        """The extents that tell a rank from others of its class: the same object wherever they are the same."""
+        layout = self.layout
+        key = layout.tp_index_of(rank), layout.holder_of(rank) if layout.redundant else 0
+        if key not in self._standings:
+            self._standings[key] = standing_extents(self.graph, layout, *key)
+        return self._standings[key]
+
+    @cached_property
+    def _standings(self) -> dict[tuple[int, int], dict[str, tuple[int, ...]]]:
+        return {}
+
     @cached_property
     def twins(self) -> tuple[int, ...]:
-        """For each rank the lowest rank that runs the same program over the same weights, on other tokens perhaps."""
-        layout = self.layout
-        return self._lowest(
-            lambda rank: (
-                layout.stage_of(rank),
-                layout.tp_index_of(rank),
-                *(layout.experts_of(rank, count) for count in self._expert_counts),
-                layout.holder_of(rank) if self.placements else 0,
-            )
-        )
+        """For each rank the lowest rank that holds the very same weights."""
+        return weight_twins(self.graph, self.layout)
+
+    @cached_property
+    def classes(self) -> tuple[int, ...]:
+        """For each rank the lowest rank that runs the very same program, over buffers of the same sizes."""
+        graph, layout = self.graph, self.layout
+        firsts = (layout.rank(stage, 0) for stage in range(layout.pp))
+        is_cut = self.holding.is_packed and any(cuts_blocks(self.weights(rank), graph, layout) for rank in firsts)
+        return program_classes(graph, layout, is_cut)
 
     @cached_property
     def alike(self) -> tuple[int, ...]:
@@ -332,21 +355,21 @@ class JobPlan:
 
         Both have buffers of the same sizes, for holders that see sequences of the same lengths in the same order.
         """
-        return self._lowest(lambda rank: (self._holders[self.layout.holder_of(rank)], self._held_alike[rank]))
+        return lowest(self.layout, lambda rank: (self._holders[self.layout.holder_of(rank)], self._held_alike[rank]))
 
     @cached_property
     def alike_of_holder(self) -> tuple[int, ...]:
         """As `alike` among the ranks of one holder alone, whenever its requests end."""
-        return self._lowest(lambda rank: (self.layout.holder_of(rank), self._held_alike[rank]))
+        return lowest(self.layout, lambda rank: (self.layout.holder_of(rank), self._held_alike[rank]))
 
     @cached_property
     def _held_alike(self) -> tuple[int, ...]:
         """For each rank the lowest rank of an equal footprint."""
         found: dict[int, Footprint] = {}
-        for twin in sorted(set(self._sizes)):
+        for twin in sorted(set(self.classes)):
             found[twin] = replace(self.footprint(twin), rank=0)
         lowest = {twin: next(first for first in found if found[first] == own) for twin, own in found.items()}
-        return tuple(lowest[twin] for twin in self._sizes)
+        return tuple(lowest[twin] for twin in self.classes)
 
     @cached_property
     def _holders(self) -> tuple[int, ...]:
@@ -356,53 +379,9 @@ class JobPlan:
         keys = ((holder % layout.cp, dealt[holder // layout.cp]) for holder in range(layout.holders))
         return tuple(first.setdefault(key, holder) for holder, key in enumerate(keys))
 
-    @cached_property
-    def _sizes(self) -> tuple[int, ...]:
-        """For each rank the lowest rank that holds buffers of the very same sizes.
-
-        Tensor-parallel peers of a stage do, save for a larger share of an uneven vocabulary, of the experts or of their
-        latents, for biases that only the first of them adds, and for scales of blocks that a cut divides.
-        """
-        layout = self.layout
-        shares = [size for _, size in split_even(self.graph.vocab_size, layout.tp)]
-        biased = any(self._first_adds(layer) for layer in self.graph.layers)
-        slices_biased = any(isinstance(layer.mlp, Moe) and layer.mlp.experts.down_bias for layer in self.graph.layers)
-
-        latents = [split_even(width, layout.tp) for width in sorted(self._latent_widths())]
-
-        def key(rank: int) -> tuple[object, ...]:
-            index = layout.tp_index_of(rank)
-            own = [layout.experts_of(rank, count) for count in self._expert_counts]
-            first_slice = slices_biased and all(not share.slice_ for share in own)
-            experts = tuple(share.count for share in own) + tuple(split[index][1] for split in latents)
-            cut = (index, *(share.slice_ for share in own)) if self.holding.is_packed else ()
-            return layout.stage_of(rank), shares[index], biased and index == 0, first_slice, experts, cut
-
-        return self._lowest(key)
-
-    def _lowest(self, key: Callable[[int], tuple[object, ...]]) -> tuple[int, ...]:
-        """For each rank the lowest rank of the same key."""
-        first: dict[tuple[object, ...], int] = {}
-        return tuple(first.setdefault(key(rank), rank) for rank in range(self.layout.cards))
-
-    @cached_property
-    def _expert_counts(self) -> list[int]:
-        return sorted({layer.mlp.experts.count for layer in self.graph.layers if isinstance(layer.mlp, Moe)})
-
-    def _latent_widths(self) -> set[int]:
-        """Widths of latents whose way up is cut evenly, whether tp divides them or not."""
-        moes = (layer.mlp for layer in self.graph.layers if isinstance(layer.mlp, Moe))
-        return {moe.latent.up.in_features for moe in moes if moe.latent is not None}
-
-    def _first_adds(self, layer: DecoderLayer) -> bool:
-        """Whether only the first tensor-parallel rank holds some bias of the layer, because partial sums are added."""
-        if isinstance(layer.mlp, Moe):
-            return bool(layer.attention.out.biases)
-        return bool(layer.attention.out.biases or layer.mlp.down.biases)
-
     def footprint(self, rank: int) -> Footprint:
         """What a rank must hold."""
-        twin = self._sizes[rank]
+        twin = self.classes[rank]
         if twin not in self._footprints:
             variants = [self.built(twin, variant).program for variant in self.variants]
             arena_bytes = max(plan_arena(program, self.largest).num_bytes for program in variants)
@@ -411,7 +390,7 @@ class JobPlan:
 
     def weight_bytes(self, rank: int) -> dict[str, int]:
         """Bytes of a rank's weights by bucket and by element type, scales apart."""
-        twin = self._sizes[rank]
+        twin = self.classes[rank]
         if twin not in self._weight_bytes:
             total: Counter[str] = Counter()
             for weight in self.built(twin, self.variants[0]).weights:

@@ -113,6 +113,6 @@ def _unpacked(plan: JobPlan) -> list[str]:
     return [
         weight.name
         for rank in (plan.layout.rank(stage, 0) for stage in range(plan.layout.pp))
-        for weight in plan.outlined(rank, plan.variants[0]).weights
+        for weight in plan.weights(rank)
         if weight.packed is None and any(piece.tensor in stored for piece in weight.pieces)
     ]

@@ -299,7 +299,8 @@ def _counts(site: Site, i: OnExperts) -> Array:
         experts = site.memory.shape(i.codes)[0]
     else:
         experts = i.experts
-    return site.memory.raw(i.counts)[i.at : i.at + experts]
+    at = site.memory.number(i.at)
+    return site.memory.raw(i.counts)[at : at + experts]
 
 
 def _token(site: Site, ref: Ref, row: int) -> int | None:

@@ -122,7 +122,8 @@ def operand(instruction: Instruction, memory: ArrayMemory, ref: Ref) -> Operand:
         array = array.view(np.int16)
     shape = memory.shape(ref)
     width = whole[-1] if whole else 1
-    return Operand(array.reshape(elements(whole[:-1]), width), ref.start, shape[-1] if shape else 1, kind.dtype, shape)
+    start = memory.columns(ref).start or 0
+    return Operand(array.reshape(elements(whole[:-1]), width), start, shape[-1] if shape else 1, kind.dtype, shape)
 
 
 def floats(instruction: Instruction, memory: ArrayMemory, *refs: Ref) -> list[Operand]:

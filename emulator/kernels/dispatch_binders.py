@@ -35,7 +35,7 @@ def bind_choose_replica(i: CHOOSE_REPLICA, memory: ArrayMemory) -> Thunk:
     counts = integers(i, memory, i.counts)
     written = memory.written_array(i.extent, i.parts * i.total)
     places = (slots.rows, slots.start, counts, ids.rows, ids.start, ids.cols, table.rows, table.start)
-    arguments = (*places, i.parts, i.total, i.shift)
+    arguments = (*places, i.parts, i.total, memory.number(i.shift))
 
     def thunk() -> None:
         bad = dispatch.choose_replica(*arguments)

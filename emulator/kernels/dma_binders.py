@@ -104,7 +104,7 @@ def bind_embedding(i: EMBEDDING, memory: ArrayMemory) -> Thunk:
     dst, table = rows_between(i, memory, i.dst, i.table)
     ids = integers(i, memory, i.ids)
     zero = dst.rows.dtype.type(0)
-    arguments = (dst.rows, dst.start, table.rows, table.start, dst.cols, ids, i.first, zero)
+    arguments = (dst.rows, dst.start, table.rows, table.start, dst.cols, ids, memory.number(i.first), zero)
 
     def run(first: int, last: int) -> int:
         return int(moves.embedding(*arguments, first, last))

@@ -48,7 +48,7 @@ def bind_permute(i: PERMUTE, memory: ArrayMemory) -> Thunk:
     dst, x = rows_between(i, memory, i.dst, i.x)
     ids, slots = operand(i, memory, i.ids), operand(i, memory, i.slots)
     tokens = np.empty(dst.count, np.int32)
-    chosen = (ids.rows, ids.start, ids.cols, i.first, i.experts, i.part, i.parts)
+    chosen = (ids.rows, ids.start, ids.cols, memory.number(i.first), i.experts, memory.number(i.part), i.parts)
 
     def run(first: int, last: int) -> int:
         return int(moves.gather(dst.rows, dst.start, x.rows, x.start, dst.cols, tokens, first, last))
@@ -79,13 +79,14 @@ def bind_grouped_matmul(i: GROUPED_MATMUL, memory: ArrayMemory) -> Thunk:
     bias = np.empty(0, w.rows.dtype) if i.bias is None else floats(i, memory, i.bias)[0].rows.reshape(-1)
     if i.bias is not None and i.bias.size is not None:
         raise ProgramError(f"grouped_matmul: bias must be a whole buffer, not columns of one (in: {i})")
-    few = (dst.rows, dst.start, a.rows, a.start, w.rows, w.start, n, k, bias, counts, i.at, number, FUSED_ROWS)
+    at = memory.number(i.at)
+    few = (dst.rows, dst.start, a.rows, a.start, w.rows, w.start, n, k, bias, counts, at, number, FUSED_ROWS)
 
     def run(first: int, last: int) -> int:
         return int(experts.few_rows(*few, first, last))
 
     def narrow() -> None:
-        rows = rows_of(i, counts, i.at, number, a.count)
+        rows = rows_of(i, counts, at, number, a.count)
         stops = np.cumsum(rows)
         for expert in np.flatnonzero(rows):
             start, row0 = int(stops[expert] - rows[expert]), int(expert) * n
@@ -98,7 +99,7 @@ def bind_grouped_matmul(i: GROUPED_MATMUL, memory: ArrayMemory) -> Thunk:
         return narrow
 
     def thunk() -> None:
-        rows = rows_of(i, counts, i.at, number, a.count)
+        rows = rows_of(i, counts, at, number, a.count)
         small = rows <= FUSED_ROWS
         over_rows(run, n, int(rows[small].sum()) * n * k // 8)
         jobs: list[Callable[[], None]] = []
@@ -145,7 +146,7 @@ def bind_grouped_gated(i: GROUPED_GATED, memory: ArrayMemory) -> Thunk:
         return int(elementwise.gated(*arguments, first, last))
 
     def thunk() -> None:
-        rows = int(rows_of(i, counts, i.at, i.experts, x.count).sum())
+        rows = int(rows_of(i, counts, memory.number(i.at), i.experts, x.count).sum())
         over_rows(run, rows, 8 * rows * dst.cols)
 
     return thunk

@@ -166,7 +166,7 @@ def bind_quantised_grouped_matmul(i: QUANTISED_GROUPED_MATMUL, memory: ArrayMemo
     codes, counts, number = _Codes(i, memory), integers(i, memory, i.counts), memory.shape(i.codes)[0]
 
     def thunk() -> None:
-        rows = rows_of(i, counts, i.at, number, codes.a.count)
+        rows = rows_of(i, counts, memory.number(i.at), number, codes.a.count)
         jobs: list[Callable[[], None]] = []
         stops = np.cumsum(rows)
         for expert in np.flatnonzero(rows):
@@ -240,7 +240,7 @@ def bind_quantise(i: QUANTISE, memory: ArrayMemory) -> Thunk:
 def bind_grouped_quantise(i: GROUPED_QUANTISE, memory: ArrayMemory) -> Thunk:
     """Codes and scales of the rows that the counts say."""
     run, counts, limit = _dynamic(i, memory), integers(i, memory, i.counts), memory.shape(i.x)[0]
-    return lambda: run(int(rows_of(i, counts, i.at, i.experts, limit).sum()))
+    return lambda: run(int(rows_of(i, counts, memory.number(i.at), i.experts, limit).sum()))
 
 
 @kernel_of(QUANTISE_STATIC)
@@ -256,4 +256,4 @@ def bind_grouped_quantise_static(i: GROUPED_QUANTISE_STATIC, memory: ArrayMemory
     """Codes of the rows that the counts say, by a given scale."""
     quantiser, scales = _Quantiser(i, memory, 0), operand(i, memory, i.scales)
     counts, limit = integers(i, memory, i.counts), memory.shape(i.x)[0]
-    return lambda: quantiser.write(int(rows_of(i, counts, i.at, i.experts, limit).sum()), scales.view)
+    return lambda: quantiser.write(int(rows_of(i, counts, memory.number(i.at), i.experts, limit).sum()), scales.view)

@@ -45,7 +45,7 @@ def bind_grouped_situ_gated(i: GROUPED_SITU_GATED, memory: ArrayMemory) -> Thunk
         return int(situ.situ_gated(*arguments, first, last))
 
     def thunk() -> None:
-        rows = int(rows_of(i, counts, i.at, i.experts, x.count).sum())
+        rows = int(rows_of(i, counts, memory.number(i.at), i.experts, x.count).sum())
         over_rows(run, rows, _OPERATIONS * rows * dst.cols)
 
     return thunk

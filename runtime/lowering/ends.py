@@ -18,6 +18,7 @@ from .builder import BlockBuilder, buffer
 from .context import attention_inputs, kinds_of, state_inputs
 from .residuals import first, mix, snapshots_before
 from .stage import Stage
+from .standing import VOCABULARY
 from .weights import head_name
 
 LOGITS_DTYPE = FP32  # as they leave the accumulator: rounding them to 16 bits would make ties of near tokens
@@ -57,7 +58,8 @@ def _needed(stage: Stage) -> list[Buffer]:
 def embed(stage: Stage) -> None:
     """x = the embeddings of the ids, each found on the rank that holds its row and summed over all."""
     graph = stage.graph
-    table, first = stage.weights.vocabulary("embedding", graph.embedding, graph.vocab_size, graph.hidden_size)
+    table = stage.weights.vocabulary("embedding", graph.embedding, graph.vocab_size, graph.hidden_size)
+    first = stage.own(VOCABULARY if stage.layout.tp > 1 else 0)
     block = stage.program.block("embed")
     x, ids = block.param("x", stage.x), block.param("ids", stage.inputs.ids)
     whole = block.local("embedded", stage.options.dtype, "tokens", graph.hidden_size) if stage.is_shared else x
@@ -116,7 +118,7 @@ def head(stage: Stage) -> None:
     normed = block.local("normed", dtype, "rows", graph.hidden_size)
     stage.norm(block, "final_norm", graph.final_norm, normed, wanted)
     name = head_name(graph, stage.layout)
-    weight, _ = stage.weights.vocabulary(name, graph.lm_head, graph.vocab_size, graph.hidden_size)
+    weight = stage.weights.vocabulary(name, graph.lm_head, graph.vocab_size, graph.hidden_size)
     w = stage.weight(block, "head", weight)
     logits = buffer("logits", Space.ACTIVATION, LOGITS_DTYPE, "rows", graph.vocab_size)
     whole = block.param("logits", logits)

@@ -16,10 +16,13 @@ from ...models.blocks import Experts, Moe, Situ
 from ..layout import EXCHANGE, ExpertShare
 from .builder import BlockBuilder, buffer
 from .stage import Stage
+from .standing import SHIFT, expert_places
 
 SENT, RECEIVED, LOCAL = "sent", "received", "local"  # what an exchange moves, and how many rows each own expert gets
 
-Loads = tuple[Ref, str, int, int]  # counts or slots, their extent, where experts start in it, and how many there are
+Loads = tuple[
+    Ref, str, int | str, int
+]  # counts or slots, their extent, where experts start in it, and how many there are
 
 
 def expert_extent(name: str) -> str:
@@ -70,7 +73,8 @@ def choose_replicas(stage: Stage, block: BlockBuilder, moe: Moe, name: str, own:
     ids = block.local("slot_ids", INT32, *block.locals["expert_ids"].shape)
     counts = block.local("slot_counts", INT32, own.parts * total)
     table = block.param("replicas", buffer(f"{name}.replicas", Space.TABLE, INT32, experts, 1 + most))
-    shift = stage.layout.holder_of(stage.rank)  # so that few tokens on many cards do not all take the first
+    # so that few tokens on many cards do not all take the first
+    shift = stage.own(SHIFT if stage.layout.holders > 1 else 0)
     block.emit(CHOOSE_REPLICA(ids, counts, Ref("expert_ids"), table, extent, own.parts, total, shift))
     return Chosen(ids, counts, extent, total)
 
@@ -110,9 +114,10 @@ def _local(
     all experts) and the sum over the group combines them: no token travels.
     """
     rows, counts, slots = stage.routed_rows(moe.router.top_k), chosen.counts, _slots(block, chosen)
-    at, extent = own.part * chosen.total + own.first, chosen.extent
+    first, part, at = map(stage.own, expert_places(stage.layout, chosen.total))
+    extent = chosen.extent
     permuted = block.local("permuted", stage.options.dtype, rows, moe.experts.hidden_size)
-    block.emit(PERMUTE(permuted, slots, x, chosen.ids, extent, own.first, own.count, own.part, own.parts))
+    block.emit(PERMUTE(permuted, slots, x, chosen.ids, extent, first, own.count, part, own.parts))
     by = _weights(block, moe, chosen, permuted, (slots, extent, at, own.count))
     result = _products(stage, block, moe.experts, name, permuted, rows, (counts, extent, at, own.count))
     block.emit(COMBINE(out, result, slots, by, extent, at, own.count))
@@ -130,16 +135,17 @@ def _travelling(
     members, group = stage.layout.exchange, stage.group(EXCHANGE if stage.layout.cuts > 1 else "ep")
     top_k, extent = moe.router.top_k, chosen.extent
     sent, received = (stage.program.scalar(name) for name in (sent_extent(top_k), received_extent(top_k, experts)))
-    at, slots = own.part * experts, _slots(block, chosen)
+    slots = _slots(block, chosen)
+    first, part, at = map(stage.own, expert_places(stage.layout, experts))
     leaving = block.local("leaving", dtype, sent, hidden)
-    block.emit(PERMUTE(leaving, slots, x, chosen.ids, extent, 0, experts, own.part, own.parts))
+    block.emit(PERMUTE(leaving, slots, x, chosen.ids, extent, first, experts, part, own.parts))
     by = _weights(block, moe, chosen, leaving, (slots, extent, at, experts))
     shares, here = (
         block.extent(f"expert_{word}", bound)
         for word, bound in zip(("shares", "here"), shares_extents(experts), strict=True)
     )
     arriving = block.local("arriving", INT32, members * own.count)
-    counts = Ref(chosen.counts.buffer, at, experts)
+    counts = Ref(chosen.counts.buffer, 0, experts, at if isinstance(at, str) else None)
     block.emit(ALL_TO_ALL(arriving, counts, group, shares, here))
     rows = block.local("expert_rows", INT32, own.count)
     to, of, local = (block.extent(word, exchange_extent(name, word)) for word in (SENT, RECEIVED, LOCAL))

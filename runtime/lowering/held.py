@@ -118,10 +118,15 @@ def stripes(pieces: Sequence[Piece], scheme: QuantScheme, rows: int) -> tuple[Ar
     return np.concatenate(row_of), list(places)
 
 
+def pieces_of_one(shape: tuple[int, ...], pieces: Sequence[Piece]) -> tuple[Piece, ...]:
+    """Those of the first matrix of a weight [..., rows, cols] whose matrices are each made of as many."""
+    matrices = elements(shape[:-2])
+    return tuple(pieces[: len(pieces) // matrices]) if matrices else ()
+
+
 def packed_buffer(shape: tuple[int, ...], pieces: Sequence[Piece], held: Held) -> PackedBuffer:
     """How a weight [..., rows, cols] lies, whose matrices are each made of as many pieces of tensors held alike."""
-    matrices, numbers = elements(shape[:-2]), dict[str, int]()
-    own = pieces[: len(pieces) // matrices] if matrices else ()
+    numbers, own = dict[str, int](), pieces_of_one(shape, pieces)
     unnamed = [replace(piece, tensor=str(numbers.setdefault(piece.tensor, len(numbers)))) for piece in own]
     return _packed_buffer(shape, tuple(unnamed), held)
 

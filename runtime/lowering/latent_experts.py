@@ -7,6 +7,7 @@ from ...isa.tensor import MATMUL
 from ...models.blocks import LatentExperts
 from .builder import BlockBuilder
 from .stage import Stage
+from .standing import latent_first
 
 LATENTS = ("expert_latent", "expert_latent_sum")  # what the experts take, and the weighted sum that they give
 
@@ -24,6 +25,8 @@ def lower_latent_out(stage: Stage, block: BlockBuilder, latent: LatentExperts, n
     if latent.norm is not None:
         stage.norm(block, f"{name}.experts_latent_norm", latent.norm, given, given)
     weight, _ = stage.weights.row_parallel(f"{name}.experts_latent_up", latent.up)
-    start, stop = stage.weights.share(latent.up.in_features)
+    width = latent.up.in_features
+    start, stop = stage.weights.share(width)
+    own = Ref(given.buffer, 0, stop - start, str(stage.own(latent_first(width))) if stage.layout.tp > 1 else None)
     w = stage.weight(block, "experts_latent_up", weight)
-    block.emit(MATMUL(dst=out, a=Ref(given.buffer, start, stop - start), w=w, bias=None))
+    block.emit(MATMUL(dst=out, a=own, w=w, bias=None))

@@ -177,6 +177,10 @@ class Stage:
             return block.local("chosen", INT32, "tokens", top_k)
         return block.param("chosen", buffer("chosen", Space.ACTIVATION, INT32, "tokens", top_k))
 
+    def own(self, number: int | str) -> int | str:
+        """A number of this rank: the same on all, or the extent that says it, which the program then declares."""
+        return self.program.scalar(number) if isinstance(number, str) else number
+
     def routed_rows(self, top_k: int) -> str:
         """The extent that counts a step's choices of experts: tokens times `top_k`."""
         return self.program.scalar(routed_extent(top_k))

@@ -22,7 +22,7 @@ from ...models.blocks import (
     Router,
 )
 from ..layout import Layout, kv_heads_of
-from .held import Bucket, Holding, PackedBuffer, Piece, packed_buffer, space_of
+from .held import Bucket, Holding, PackedBuffer, Piece, packed_buffer, pieces_of_one, space_of
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,11 @@ class WeightBuffer:
     pieces: tuple[Piece, ...]
     packed: PackedBuffer | None = None
     bucket: Bucket = "sharded"
+
+    @property
+    def pieces_of_one(self) -> tuple[Piece, ...]:
+        """The pieces of the first of its matrices, as which the others are made."""
+        return pieces_of_one(self.shape, self.pieces)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -109,10 +114,10 @@ class WeightPlan:
         """A norm's weight."""
         return self.whole(name, norm.weight, norm.size)
 
-    def vocabulary(self, name: str, tensor: str, vocab_size: int, hidden_size: int) -> tuple[WeightBuffer, int]:
-        """This rank's rows of an embedding or an output head, and the first id among them."""
+    def vocabulary(self, name: str, tensor: str, vocab_size: int, hidden_size: int) -> WeightBuffer:
+        """This rank's rows of an embedding or an output head."""
         first, rows = split_even(vocab_size, self.tp)[self.index]
-        return self._add(name, (rows, hidden_size), [Piece(tensor, 0, first, first + rows)]), first
+        return self._add(name, (rows, hidden_size), [Piece(tensor, 0, first, first + rows)])
 
     def share(self, size: int) -> tuple[int, int]:
         """[start, stop) of this rank's even share of a side, the first ranks holding one more if it does not divide."""

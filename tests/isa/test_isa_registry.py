@@ -14,7 +14,7 @@ from siltwin.isa.errors import ProgramError
 from siltwin.isa.formats.form import form_of
 from siltwin.isa.formats.scheme import SCHEMES
 from siltwin.isa.instruction import REGISTRY, Instruction, Memory, Shapes, Sizes
-from siltwin.isa.operands import MAX_UINT, Kind, Reader, Ref, Writer, kind_of
+from siltwin.isa.operands import MAX_UINT, Kind, NameKind, Reader, Ref, Writer, kind_of
 from siltwin.isa.registry import BY_OPCODE, INSTRUCTIONS, MODULES, decode_instruction, parse_instruction
 from siltwin.isa.work import Unit, Work
 
@@ -23,6 +23,7 @@ NAMES = st.builds(str.__add__, st.sampled_from("aZ_"), st.text("abZ09_./:-", max
 REFS = st.one_of(
     st.builds(Ref, NAMES),
     st.builds(Ref, NAMES, st.integers(0, 1 << 40), st.integers(1, 1 << 40)),
+    st.builds(Ref, NAMES, st.just(0), st.integers(1, 1 << 40), NAMES),
 )
 
 
@@ -30,6 +31,8 @@ def values_of(kind: Kind) -> st.SearchStrategy[Any]:
     """Any legal value of an operand kind, read off what the kind itself says."""
     if kind.role:
         return REFS | st.none() if kind.optional else REFS
+    if kind.names is NameKind.NUMBER:
+        return NAMES | st.integers(-MAX_UINT - 1, MAX_UINT)
     if kind.names:
         return NAMES
     by_label = {
