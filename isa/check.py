@@ -18,6 +18,8 @@ MAX_GROUP = 1 << 20
 FILLED_BY_ROOT = (BROADCAST, LINK_SCATTER)  # what the other members bring is never read
 READ_ONLY = (Space.WEIGHT, Space.TABLE, Space.SCALE)  # only host_load fills them
 
+LEGAL = "legal"  # what `Program.passed` says of a program that breaks no rule
+
 Place = tuple[str | int, ...]
 
 
@@ -62,7 +64,16 @@ class _Use:
 
 
 def check_program(program: Program) -> None:
-    """Raise ProgramError at the first broken rule: names, types, operands, queues, waits, buffers' uses, calls."""
+    """Raise ProgramError at the first broken rule: names, types, operands, queues, waits, buffers' uses, calls.
+
+    A program that has passed is not looked at again.
+    """
+    if LEGAL not in program.passed:
+        _check_all(program)
+        program.passed.add(LEGAL)
+
+
+def _check_all(program: Program) -> None:
     if not NAME.match(program.name):
         raise IllegalProgramError(f"{program.name!r} is not a legal program name", ("program", 0))
     declared = _Declared.by(program)

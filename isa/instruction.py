@@ -89,6 +89,7 @@ class Instruction:
     unit: ClassVar[Unit]
     mnemonic: ClassVar[str]
     operands: ClassVar[dict[str, Kind]]
+    _roles: ClassVar[tuple[tuple[str, Role], ...]]
 
     def __init_subclass__(cls, *, opcode: int, unit: Unit) -> None:
         _check_declaration(cls, opcode, unit)
@@ -96,6 +97,7 @@ class Instruction:
         cls.opcode, cls.unit, cls.mnemonic = opcode, unit, cls.__name__.lower()
         hints = typing.get_type_hints(cls, include_extras=True)
         cls.operands = {name: kind_of(hints[name]) for name in cls.__dataclass_fields__}  # type: ignore[attr-defined]
+        cls._roles = tuple((name, kind.role) for name, kind in cls.operands.items() if kind.role is not None)
         _OPCODES[opcode] = REGISTRY[cls.mnemonic] = cls
 
     @abstractmethod
@@ -114,10 +116,10 @@ class Instruction:
 
     def refs(self) -> Iterator[tuple[Ref, Role]]:
         """Every buffer operand with the way it is used."""
-        for name, kind in self.operands.items():
+        for name, role in self._roles:
             ref = getattr(self, name)
-            if kind.role is not None and ref is not None:
-                yield ref, kind.role
+            if ref is not None:
+                yield ref, role
 
     def encode(self, writer: Writer) -> None:
         """Append opcode and operands."""

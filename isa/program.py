@@ -133,6 +133,11 @@ class Program:
         return {buffer.name: buffer for buffer in self.buffers}
 
     @cached_property
+    def passed(self) -> set[str]:
+        """The names of checks that it has passed, for it never changes."""
+        return set()
+
+    @cached_property
     def row_counts(self) -> tuple[str, ...]:
         """Names of the vector extents by which link instructions cut buffers into rows, each once."""
         return self._named(NameKind.EXTENT, Unit.LINK)

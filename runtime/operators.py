@@ -12,7 +12,9 @@ from ..emulator.ticket import Submission
 from ..isa.instruction import Instruction, TensorType
 from ..isa.program import Binding, Block, BoundShapes, Buffer, Call, Issue, Program, Space
 from ..isa.work import CollectiveShape, TransferShape, Work
+from .lowering.arena import plan_arena
 from .lowering.lower import BuiltProgram, place
+from .lowering.templates import Weights
 from .plan import JobPlan
 from .prepare import cluster_of
 from .report_coverage import Cost
@@ -95,7 +97,7 @@ def cost_alone(
     `types` are those of all buffers they mention; what is a parameter of the site's block stays one.
     """
     program = _alone(plan, site, parts, types)
-    lowered = place(BuiltProgram(program, ()), bind)
+    lowered = place(BuiltProgram(program, Weights()), plan_arena(program, bind))
     cluster = Cluster(card, cluster_of(card, 1, None).topology(), 1)
     ticket = cluster.submit([Submission(0, lowered.program, Binding(bind.extents, {}), {})])
     cluster.run_until(ticket)

@@ -21,7 +21,7 @@ from .kv_cache import PAGE_TOKENS, PagePool, PagePools
 from .kv_policy import KvPolicy
 from .lanes import Lanes
 from .layout import AXES, EXCHANGE, Layout
-from .lowering.arena import plan_arena
+from .lowering.arena import ArenaPlan, plan_arena
 from .lowering.context import ALL_TOKENS, RETURNED, Mode, chooses, has_states
 from .lowering.held import Holding
 from .lowering.lower import BuiltProgram, LoweredProgram, build, place
@@ -317,8 +317,17 @@ class JobPlan:
         """A program of a rank, placed for this job's largest extents: the very same for all ranks of a class."""
         rank = self.classes[rank]
         if (rank, variant) not in self._placed:
-            self._placed[rank, variant] = place(self.built(rank, variant), self.largest)
+            self._placed[rank, variant] = place(self.built(rank, variant), self._arena(rank, variant))
         return self._placed[rank, variant]
+
+    def _arena(self, rank: int, variant: Variant) -> ArenaPlan:
+        if (rank, variant) not in self._arenas:
+            self._arenas[rank, variant] = plan_arena(self.built(rank, variant).program, self.largest)
+        return self._arenas[rank, variant]
+
+    @cached_property
+    def _arenas(self) -> dict[tuple[int, Variant], ArenaPlan]:
+        return {}
 
     @cached_property
     def _placed(self) -> dict[tuple[int, Variant], LoweredProgram]:
@@ -346,7 +355,8 @@ class JobPlan:
         """For each rank the lowest rank that runs the very same program, over buffers of the same sizes."""
         graph, layout = self.graph, self.layout
         firsts = (layout.rank(stage, 0) for stage in range(layout.pp))
-        is_cut = self.holding.is_packed and any(cuts_blocks(self.weights(rank), graph, layout) for rank in firsts)
+        held = (self._build(rank, self.variants[0]).held.lowered for rank in firsts if self.holding.is_packed)
+        is_cut = any(cuts_blocks(weights, graph, layout) for weights in held)
         return program_classes(graph, layout, is_cut)
 
     @cached_property
@@ -383,9 +393,10 @@ class JobPlan:
         """What a rank must hold."""
         twin = self.classes[rank]
         if twin not in self._footprints:
-            variants = [self.built(twin, variant).program for variant in self.variants]
-            arena_bytes = max(plan_arena(program, self.largest).num_bytes for program in variants)
-            self._footprints[twin] = footprint(twin, variants, arena_bytes, self.largest)
+            heads = [variant for variant in self.variants if variant.head]  # without one there is less of everything
+            arena_bytes = max(self._arena(twin, variant).num_bytes for variant in heads)
+            programs = [self.built(twin, variant).program for variant in heads]
+            self._footprints[twin] = footprint(twin, programs, arena_bytes, self.largest)
         return replace(self._footprints[twin], rank=rank)
 
     def weight_bytes(self, rank: int) -> dict[str, int]:
@@ -393,9 +404,9 @@ class JobPlan:
         twin = self.classes[rank]
         if twin not in self._weight_bytes:
             total: Counter[str] = Counter()
-            for weight in self.built(twin, self.variants[0]).weights:
+            for weight, count in self.built(twin, self.variants[0]).held.groups():
                 for kind, num_bytes in weight.bytes_by_kind().items():
-                    total[f"{weight.bucket} {kind}"] += num_bytes
+                    total[f"{weight.bucket} {kind}"] += count * num_bytes
             self._weight_bytes[twin] = dict(sorted(total.items()))
         return self._weight_bytes[twin]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from ...isa.dtype import DType
 from ...isa.instruction import Dim, Instruction, TensorType
@@ -77,6 +77,12 @@ class ProgramBuilder:
             assert known == buffer, f"buffer {buffer.name} is {known} and {buffer}"
         arguments = tuple(buffer.name for buffer in block.arguments.values())
         self.calls.append(Call(name, arguments, tuple(block.extents.values())))
+
+    def repeat(self, call: Call, buffers: Iterable[Buffer]) -> None:
+        """Append a call of a block that stands already, and declare the buffers it binds."""
+        for buffer in buffers:
+            self.buffers.setdefault(buffer.name, buffer)
+        self.calls.append(call)
 
     def scalar(self, name: str) -> str:
         """A scalar extent beside those that every program has, declared once however often it is asked for."""

@@ -15,6 +15,7 @@ from .feed_forward import lower_feed_forward
 from .latent import lower_latent_attention
 from .residuals import first, mix, take
 from .stage import EXTENTS, Stage
+from .templates import Renaming, Template, layer_kind
 from .weights import layer_name
 
 
@@ -26,12 +27,30 @@ def lower_stage(stage: Stage) -> Program:
     else:
         receive(stage)
     for index in stage.layers:
-        _layer(stage, stage.graph.layers[index])
+        _templated(stage, stage.graph.layers[index])
     if not stage.is_last:
         send(stage)
     elif stage.options.head == "pick":
         head(stage)
     return stage.program.build(EXTENTS, tuple(Group(*group) for group in stage.groups.items()))
+
+
+def _templated(stage: Stage, layer: DecoderLayer) -> None:
+    """A layer as one that stands already, renamed, where there is one of its kind whose weights are held alike."""
+    program, weights = stage.program, stage.weights.buffers
+    kind = layer_kind(layer), stage.options.placements.get(layer_name(layer))
+    known = stage.templates.setdefault(kind, [])
+    for template in known:
+        renaming = Renaming(template.index, layer.index)
+        tensors = (piece.tensor for weight in template.weights for piece in weight.pieces)
+        if stage.options.holding.holds_alike((name, renaming.tensor(name)) for name in tensors):
+            program.repeat(renaming.call(template.call), map(renaming.buffer, template.buffers))
+            stage.repeats.append((len(weights), template, renaming))
+            return
+    before = len(weights)
+    _layer(stage, layer)
+    call, own = program.calls[-1], tuple(weights.values())[before:]
+    known.append(Template(layer.index, call, tuple(program.buffers[name] for name in call.arguments), own))
 
 
 def _layer(stage: Stage, layer: DecoderLayer) -> None:

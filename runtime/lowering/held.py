@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal
@@ -70,6 +70,10 @@ class Holding:
         """The schemes that tensors are held in."""
         return [self.scheme] if self.scheme is not None else [held.scheme for held, _ in self.stored.weighed()]
 
+    def holds_alike(self, names: Iterable[tuple[str, str]]) -> bool:
+        """Whether tensors are held as others are, two by two."""
+        return self.scheme is not None or all(self.stored.get(one) == self.stored.get(other) for one, other in names)
+
     def of(self, tensor: str, packs: bool) -> Held | None:
         """How a tensor is held; `packs` says that it is a matrix which a scheme of the job quantises."""
         if self.scheme is not None:
@@ -127,7 +131,10 @@ def pieces_of_one(shape: tuple[int, ...], pieces: Sequence[Piece]) -> tuple[Piec
 def packed_buffer(shape: tuple[int, ...], pieces: Sequence[Piece], held: Held) -> PackedBuffer:
     """How a weight [..., rows, cols] lies, whose matrices are each made of as many pieces of tensors held alike."""
     numbers, own = dict[str, int](), pieces_of_one(shape, pieces)
-    unnamed = [replace(piece, tensor=str(numbers.setdefault(piece.tensor, len(numbers)))) for piece in own]
+    names = (str(numbers.setdefault(piece.tensor, len(numbers))) for piece in own)
+    unnamed = (
+        Piece(name, p.axis, p.start, p.stop, p.expert, p.transposed, p.step) for name, p in zip(names, own, strict=True)
+    )
     return _packed_buffer(shape, tuple(unnamed), held)
 
 

@@ -18,6 +18,7 @@ from .passes.rewrite import Rewritten
 from .passes.window import DEQUANTISE_MATMUL
 from .stage import LoweringOptions, Stage
 from .sync import synchronise
+from .templates import Weights
 from .weights import WeightBuffer
 
 
@@ -25,13 +26,19 @@ from .weights import WeightBuffer
 class BuiltProgram:
     """A rank's blocks and calls before anything is placed: it depends on no length and holds no waits yet.
 
-    `rewritten` is what passes changed of the model's own blocks, `missing` what the card can run in no way.
+    `held` are its weights, `rewritten` is what passes changed of the model's own blocks, `missing` what the card can
+    run in no way.
     """
 
     program: Program
-    weights: tuple[WeightBuffer, ...]
+    held: Weights
     rewritten: tuple[Rewritten, ...] = ()
     missing: tuple[Missing, ...] = ()
+
+    @property
+    def weights(self) -> tuple[WeightBuffer, ...]:
+        """What its weights are made of."""
+        return self.held.all
 
 
 @dataclass(frozen=True)
@@ -40,7 +47,12 @@ class LoweredProgram:
 
     program: Program
     arena: ArenaPlan
-    weights: tuple[WeightBuffer, ...]
+    held: Weights
+
+    @property
+    def weights(self) -> tuple[WeightBuffer, ...]:
+        """What its weights are made of."""
+        return self.held.all
 
 
 def build(graph: Graph, layout: Layout, rank: int, options: LoweringOptions) -> BuiltProgram:
@@ -56,18 +68,19 @@ def build(graph: Graph, layout: Layout, rank: int, options: LoweringOptions) -> 
         program, decoding = fuse_decoding(program, options.native, options.queue_of)
     composed = compose(program, options.native, options.queue_of)
     fused, joined = fuse(composed.program, options.fuse, options.native, options.queue_of)
-    weights = tuple(stage.weights.buffers.values())
-    return BuiltProgram(fused, weights, (*coded, *quantised, *decoding, *composed.rewritten, *joined), composed.missing)
+    return BuiltProgram(
+        fused, stage.held, (*coded, *quantised, *decoding, *composed.rewritten, *joined), composed.missing
+    )
 
 
-def place(built: BuiltProgram, largest: Binding) -> LoweredProgram:
-    """Lay out the arena for steps whose extents are at most `largest`, add the waits that makes, and check it all."""
-    arena = plan_arena(built.program, largest)
+def place(built: BuiltProgram, arena: ArenaPlan) -> LoweredProgram:
+    """Lay the program's locals into its arena, add the waits that makes, and check it all."""
     program = synchronise(built.program, arena)
     check_program(program)
-    return LoweredProgram(program, arena, built.weights)
+    return LoweredProgram(program, arena, built.held)
 
 
 def lower(graph: Graph, layout: Layout, rank: int, options: LoweringOptions, largest: Binding) -> LoweredProgram:
     """Lower `rank`'s part of the model for steps whose extents are at most `largest`."""
-    return place(build(graph, layout, rank, options), largest)
+    built = build(graph, layout, rank, options)
+    return place(built, plan_arena(built.program, largest))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -25,6 +25,7 @@ from .passes.cache import CodedCache
 from .passes.packed import Activations
 from .passes.window import DEFAULT_FUSIONS
 from .reach import KvPages, Reach, limited_reaches, reach_of
+from .templates import Renaming, Template, Weights
 from .weights import WeightBuffer, WeightPlan
 
 EXTENTS = (
@@ -110,7 +111,11 @@ class Inputs:
 
 
 class Stage:
-    """One pipeline stage on one tensor-parallel rank; `weights` and `program` are collected while it is lowered."""
+    """One pipeline stage on one tensor-parallel rank; `weights` and `program` are collected while it is lowered.
+
+    `templates` are the layers lowered so far by kind; `repeats` those that are one of them renamed, after how many
+    weights.
+    """
 
     def __init__(self, graph: Graph, layout: Layout, rank: int, options: LoweringOptions) -> None:
         self.graph, self.layout, self.options = graph, layout, options
@@ -120,6 +125,8 @@ class Stage:
         self.weights = WeightPlan(layout, rank, options.dtype, options.holding, options.placements)
         head = "" if options.head == "pick" else "-nohead"
         mode = "" if options.mode == "whole" else f"-{options.mode}"
+        self.templates: dict[Hashable, list[Template]] = {}
+        self.repeats: list[tuple[int, Template, Renaming]] = []
         self.program = ProgramBuilder(f"{graph.family}-stage{self.number}{mode}{head}", options.queue_of)
         self.inputs = Inputs()
         self._tables = {rope: table_names(index) for index, rope in enumerate(rope_tables(graph))}
@@ -130,6 +137,11 @@ class Stage:
         self.shares_choice = any(
             isinstance(layer.attention, LatentAttention) and layer.attention.takes_choice for layer in graph.layers
         )
+
+    @property
+    def held(self) -> Weights:
+        """All weights that have been collected."""
+        return Weights(tuple(self.weights.buffers.values()), tuple(self.repeats))
 
     @property
     def is_first(self) -> bool:

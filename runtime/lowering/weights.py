@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from ...isa.dtype import DType
@@ -163,13 +163,8 @@ class WeightPlan:
         self, name: str, parts: list[tuple[HeadRows, range]], *columns: int, packs: bool = False
     ) -> WeightBuffer:
         """The rows of some heads of each part, one part after the other, each row of `columns` elements."""
-        spans = [
-            Piece(part.tensor, part.axis, part.start(head), part.start(head) + part.size)
-            for part, heads in parts
-            for head in heads
-        ]
-        total = sum(span.stop - span.start for span in spans)
-        return self._add(name, (total, *columns), _merged(spans), packs)
+        total = sum(part.size * len(heads) for part, heads in parts)
+        return self._add(name, (total, *columns), _runs(parts), packs)
 
     def fused(
         self, name: str, projection: Projection, rows: list[tuple[int, int]]
@@ -274,15 +269,16 @@ class WeightPlan:
         )
 
 
-def _merged(pieces: list[Piece]) -> list[Piece]:
-    """The pieces, those that follow one another in one tensor made one."""
-    merged: list[Piece] = []
-    for piece in pieces:
-        if merged and merged[-1].tensor == piece.tensor and merged[-1].stop == piece.start:
-            merged[-1] = replace(merged[-1], stop=piece.stop)
-        else:
-            merged.append(piece)
-    return merged
+def _runs(parts: list[tuple[HeadRows, range]]) -> list[Piece]:
+    """The rows of some heads of each part, those that follow one another in one tensor as one piece."""
+    runs: list[tuple[str, int, int, int]] = []
+    for part, heads in parts:
+        for start in map(part.start, heads):
+            first = start
+            if runs and runs[-1][0] == part.tensor and runs[-1][3] == start:
+                first = runs.pop()[2]
+            runs.append((part.tensor, part.axis, first, start + part.size))
+    return [Piece(*run) for run in runs]
 
 
 @dataclass(frozen=True)
