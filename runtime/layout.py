@@ -165,32 +165,36 @@ class Layout:
 
     @cached_property
     def _groups(self) -> tuple[dict[str, tuple[int, ...]], ...]:
-        return tuple(self._groups_of(rank) for rank in range(self.cards))
+        """Of every rank; those of one group have the same tuple."""
+        made: dict[tuple[int, int, int], tuple[int, ...]] = {}
+        return tuple(
+            {
+                axis: made.get(run) or made.setdefault(run, tuple(range(run[0], run[0] + run[1] * run[2], run[1])))
+                for axis, run in self._runs(rank).items()
+            }
+            for rank in range(self.cards)
+        )
 
-    def _groups_of(self, rank: int) -> dict[str, tuple[int, ...]]:
-        stage, index, holder = self.stage_of(rank), self.tp_index_of(rank), self.holder_of(rank)
-        replica, share = divmod(holder, self.cp)
-        place = rank % self.stage_cards
-        slice_, first = place % self.etp, rank - place
-        copy = place // self.etp // self.ep
-        across: dict[str, tuple[int, ...]] = {}
-        if self.cuts > 1:
-            near = [first + copy * self.ep * self.etp + other * self.tp + index for other in range(self.exchange)]
-            across[EXCHANGE] = tuple(near)
+    def _runs(self, rank: int) -> dict[str, tuple[int, int, int]]:
+        """(first rank, distance from one to the next, how many) of each group that a rank is in."""
+        holder, place, stage_cards = self.holder_of(rank), rank % self.stage_cards, self.stage_cards
+        copy = rank - place + place // (self.ep * self.etp) * self.ep * self.etp  # where its copy of the experts begins
+        across = {EXCHANGE: (copy + rank % self.tp, self.tp, self.exchange)} if self.cuts > 1 else {}
         return across | {
-            "tp": tuple(self.rank(stage, other, holder) for other in range(self.tp)),
-            "cp": tuple(self.rank(stage, index, replica * self.cp + other) for other in range(self.cp)),
-            "ep": tuple(first + (copy * self.ep + other) * self.etp + slice_ for other in range(self.ep)),
-            "etp": tuple(first + place - slice_ + other for other in range(self.etp)),
-            "dp": tuple(self.rank(stage, index, other * self.cp + share) for other in range(self.dp)),
-            "pp": tuple(self.rank(other, index, holder) for other in range(self.pp)),
+            "tp": (rank - rank % self.tp, 1, self.tp),
+            "cp": (rank - holder % self.cp * self.tp, self.tp, self.cp),
+            "ep": (copy + place % self.etp, self.etp, self.ep),
+            "etp": (rank - place % self.etp, 1, self.etp),
+            "dp": (rank - holder // self.cp * self.cp * self.tp, self.cp * self.tp, self.dp),
+            "pp": (place, stage_cards, self.pp),
         }
 
     @cached_property
     def group_indices(self) -> tuple[dict[str, int], ...]:
         """The index of every rank in each of its groups."""
         return tuple(
-            {axis: ranks.index(rank) for axis, ranks in self.groups(rank).items()} for rank in range(self.cards)
+            {axis: (rank - first) // step for axis, (first, step, _) in self._runs(rank).items()}
+            for rank in range(self.cards)
         )
 
     def stage_layers(self, num_layers: int) -> list[range]:

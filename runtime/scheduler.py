@@ -89,7 +89,9 @@ class Scheduler:
         self.requests = requests
         self.chunk_tokens = chunk_tokens
         self._steps = 0
-        self._shares = [[r for r in requests if r.index % replicas == own] for own in range(replicas)]
+        self._shares: list[list[Request]] = [[] for _ in range(replicas)]
+        for request in requests:
+            self._shares[request.index % replicas].append(request)
         self._by_index = {request.index: request for request in requests}
 
     def next_step(self) -> Step | None:
