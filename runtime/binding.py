@@ -9,16 +9,17 @@ from ..isa.instruction import split_even
 from ..isa.loads import rank_extents
 from ..isa.program import Binding
 from .context import Context, mode_of
-from .dispatch import check_room, loads_of, rank_tables, room_extents, share_extents
+from .dispatch import check_room, rank_tables, room_extents, share_extents
+from .layer_loads import LayerLoads
 from .lowering.passes.rewrite import CONTEXT
 from .lowering.reach import WHOLE
 from .lowering.stage import SHARE, STATES
 from .plan import JobPlan, Variant
 from .portions import Portion, portions
-from .routing import Loads, routed_extents
+from .routing import routed_extents
 from .scheduler import Step
 
-NOT_ROUTED: Mapping[str, Loads] = MappingProxyType({})
+NOT_ROUTED: Mapping[str, LayerLoads] = MappingProxyType({})
 
 
 def holder_extents(plan: JobPlan, portion: Portion) -> dict[str, tuple[int, ...]]:
@@ -41,7 +42,7 @@ def holder_extents(plan: JobPlan, portion: Portion) -> dict[str, tuple[int, ...]
     }
 
 
-def step_bindings(plan: JobPlan, step: Step, routed: Mapping[str, Loads] = NOT_ROUTED) -> list[Binding]:
+def step_bindings(plan: JobPlan, step: Step, routed: Mapping[str, LayerLoads] = NOT_ROUTED) -> list[Binding]:
     """The binding of every rank; `routed` are the loads of the step's expert layers, once they are known.
 
     Ranks that bind equal values have the same extents object.
@@ -61,9 +62,8 @@ def step_bindings(plan: JobPlan, step: Step, routed: Mapping[str, Loads] = NOT_R
         if key not in known:
             known[key] = shared | share | standing | {SHARE: (rows,)}
         commons.append(known[key])
-    loads = loads_of(routed, layout)
-    check_room(plan.graph, layout, largest, loads)
-    extents = rank_extents(commons, rank_tables(plan.graph, layout, loads))
+    check_room(plan.graph, layout, largest, routed)
+    extents = rank_extents(commons, rank_tables(plan.graph, layout, routed))
     return [Binding(own, layout.group_indices[rank]) for rank, own in enumerate(extents)]
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -12,6 +10,7 @@ from ..isa.errors import ConfigError
 from ..isa.instruction import split_even
 from ..isa.loads import Table
 from ..models.blocks import DecoderLayer, Graph, Moe
+from .layer_loads import LayerLoads
 from .layout import Layout
 from .lowering.experts import (
     LOCAL,
@@ -26,7 +25,6 @@ from .lowering.experts import (
     slots_extent,
 )
 from .lowering.weights import layer_name
-from .routing import Loads, senders
 
 FEW_ROWS = 1 << 16
 ROOM = 2.0  # times an even share, beyond few rows
@@ -86,88 +84,6 @@ def kinds(graph: Graph) -> list[tuple[int, int]]:
     )
 
 
-@dataclass(frozen=True)
-class LayerLoads:
-    """The loads of one layer's experts, or of their slots, and what follows from them on all ranks of a stage at once.
-
-    Sender s, a part of a holder, is the (s % senders)-th of those whose tokens go to copy s // senders of the experts.
-    Where the cuts of an expert span holders, each cut gets the same rows.
-    """
-
-    layout: Layout
-    loads: Loads
-
-    @cached_property
-    def by_card(self) -> Loads:
-        """Rows of every sender for every card of its copy, int32 [copies, senders, ep]."""
-        flat, starts = self.loads.reshape(-1, self.loads.shape[-1]), [first for first, _ in self._shares]
-        rows: Loads = np.add.reduceat(flat, starts, axis=1, dtype=np.int32)
-        return rows.reshape(-1, senders(self.layout), self.layout.ep)
-
-    @property
-    def arriving(self) -> Loads:
-        """Rows that arrive at every card, [copies, ep]."""
-        rows: Loads = self.by_card.sum(axis=1)
-        return rows
-
-    @property
-    def _shares(self) -> list[tuple[int, int]]:
-        return split_even(self.loads.shape[-1], self.layout.ep)
-
-    @cached_property
-    def of_holders(self) -> Table:
-        """The loads that every rank's holder routes."""
-        ranks = np.arange(self.layout.cards)
-        return Table(self.loads.reshape(len(self.loads), -1), ranks // self.layout.tp % self.layout.holders)
-
-    @cached_property
-    def of_cuts(self) -> Table:
-        """As `of_holders`, of every cut of every expert, card after card and there cut after cut."""
-        cuts = self.layout.cuts
-        order = [first + turn for first, size in self._shares for _ in range(cuts) for turn in range(size)]
-        return Table(self.of_holders.values[:, order], self.of_holders.rows)
-
-    @cached_property
-    def sent(self) -> Table:
-        """Rows that every rank sends to each member of its group."""
-        layout, place = self.layout, self._places
-        values = np.repeat(self.by_card.reshape(-1, layout.ep), layout.cuts, axis=1)
-        return Table(values, place // layout.tp * layout.expert_parts + place % layout.tp // layout.etp)
-
-    @cached_property
-    def received(self) -> Table:
-        """Rows that every rank gets from each member of its group."""
-        return Table(self.by_card.transpose(0, 2, 1).reshape(-1, self.by_card.shape[1]), self._homes)
-
-    @cached_property
-    def local(self) -> dict[int, Table]:
-        """Rows of every expert that a rank has, by how many that are."""
-        totals = self.loads.reshape(len(self.by_card), -1, self.loads.shape[-1]).sum(axis=1, dtype=np.int32)
-        found = {}
-        for width in {size for _, size in self._shares}:
-            columns = np.array([np.arange(width) + (first if size == width else 0) for first, size in self._shares])
-            found[width] = Table(totals[:, columns].reshape(-1, width), self._homes)
-        return found
-
-    @property
-    def _places(self) -> Loads:
-        """The place of every rank in its stage."""
-        return np.arange(self.layout.cards) % self.layout.stage_cards
-
-    @property
-    def _homes(self) -> Loads:
-        """The number of the card, copy after copy, whose experts every rank has."""
-        layout, place = self.layout, self._places
-        homes: Loads = place // (layout.etp * layout.ep) * layout.ep + place // layout.etp % layout.ep
-        return homes
-
-
-def loads_of(routed: Mapping[str, Loads], layout: Layout) -> dict[str, LayerLoads]:
-    """A step's loads by extent, one object for layers of equal loads (by identity)."""
-    known: dict[int, LayerLoads] = {}
-    return {name: known.setdefault(id(loads), LayerLoads(layout, loads)) for name, loads in routed.items()}
-
-
 def rank_tables(graph: Graph, layout: Layout, loads: Mapping[str, LayerLoads]) -> list[Tables]:
     """What every rank binds of a step's loads; ranks of a stage with as many experts name the same tables."""
     totals = sorted({own.loads.shape[-1] for own in loads.values()})
@@ -202,10 +118,10 @@ def _tables(layout: Layout, card: int, names: list[str], loads: Mapping[str, Lay
     return found
 
 
-def arriving_rows(graph: Graph, layout: Layout, routed: Mapping[str, Loads]) -> dict[str, int]:
+def arriving_rows(graph: Graph, layout: Layout, loads: Mapping[str, LayerLoads]) -> dict[str, int]:
     """The most rows that arrive at a card, by the extent that is the room for them."""
     found: dict[str, int] = {}
-    for name, _, own in _dispatched(graph, layout, loads_of(routed, layout)):
+    for name, _, own in dispatched(graph, layout, loads):
         found[name] = max(found.get(name, 0), int(own.arriving.max()))
     return found
 
@@ -216,26 +132,30 @@ def check_room(
     """Refuse loads so uneven that more rows arrive at a card than it has room for."""
     if not travels(graph, layout):
         return
-    for name, layer, own in _dispatched(graph, layout, loads):
+    for name, layer, own in dispatched(graph, layout, loads):
         if (rows := int(own.arriving.max())) > largest[name][0]:
-            home = int(own.arriving.argmax())
-            place = home // layout.ep * layout.ep * layout.etp + home % layout.ep * layout.etp
-            stages = layout.stage_layers(len(graph.layers))
-            stage = next(stage for stage, layers in enumerate(stages) if layer.index in layers)
             raise ConfigError(
-                f"layer {layer.index}: {rows} rows of tokens arrive at card {stage * layout.stage_cards + place}, "
+                f"layer {layer.index}: {rows} rows of tokens arrive at card {busiest_rank(graph, layer, own)}, "
                 f"which has room for {largest[name][0]}; give more with --expert-room, take fewer tokens a step with "
                 "--chunk-tokens, or copy hot experts with --redundant-experts"
             )
 
 
-def _dispatched(
+def dispatched(
     graph: Graph, layout: Layout, loads: Mapping[str, LayerLoads]
 ) -> Iterator[tuple[str, DecoderLayer, LayerLoads]]:
-    """Layers whose tokens travel: the extent of the room for them, the layer, the loads of what they go to."""
+    """Layers that route tokens: the extent of the room for rows that travel, the layer, loads of what they go to."""
     for layer in graph.layers:
         name = layer_name(layer)
         own = loads.get(slots_extent(name) if layout.redundant else expert_extent(name))
         if own is not None and isinstance(layer.mlp, Moe):
             total = own.loads.shape[-1] * layout.cuts
             yield received_extent(layer.mlp.router.top_k, total), layer, own
+
+
+def busiest_rank(graph: Graph, layer: DecoderLayer, loads: LayerLoads) -> int:
+    """The first rank that has the experts of a layer to which most rows go."""
+    layout, home = loads.layout, int(loads.arriving.argmax())
+    stages = layout.stage_layers(len(graph.layers))
+    stage = next(stage for stage, layers in enumerate(stages) if layer.index in layers)
+    return stage * layout.stage_cards + home * layout.etp

@@ -24,6 +24,7 @@ from .calibration import Scales, input_scales, stored_scales
 from .context import Context
 from .host import refuse_beyond_host
 from .kv_cache import PagePool, PagePools
+from .layer_loads import LayerLoads, loads_of
 from .lowering.experts import expert_extent, slots_extent
 from .lowering.held import Piece
 from .lowering.reach import WHOLE, Reach
@@ -33,7 +34,6 @@ from .packed_weights import packed_arrays
 from .plan import JobPlan, Variant
 from .portions import Portion, portions
 from .replicas import cut_table, replica_table
-from .routing import Loads
 from .scheduler import Entry, Request, Step
 
 IMAGES_KEPT = 6
@@ -59,7 +59,7 @@ class StepNumbers:
 
     picked: list[int]
     logits: Array
-    routed: Mapping[str, Loads]
+    routed: Mapping[str, LayerLoads]
 
 
 class Numbers:
@@ -241,7 +241,7 @@ class Numbers:
         tokens = np.concatenate(picked)
         return [int(tokens[row]) for row in order if wanted[row] in emitting], np.concatenate(logits)[order]
 
-    def _routed(self, written: Mapping[int, Mapping[str, Values]]) -> dict[str, Loads]:
+    def _routed(self, written: Mapping[int, Mapping[str, Values]]) -> dict[str, LayerLoads]:
         """The loads that every holder's ranks wrote."""
         layout, names = self.plan.layout, [layer_name(layer) for layer in self.plan.graph.layers]
         loads = {extent(name) for name in names for extent in (expert_extent, slots_extent)}
@@ -252,10 +252,11 @@ class Numbers:
                 own = found[name].setdefault(layout.holder_of(rank), counts)
                 assert own == counts, f"ranks route {name} differently"
         shape = (layout.holders, layout.expert_parts, -1)
-        return {
+        routed = {
             name: np.array([own[holder] for holder in sorted(own)], np.int64).reshape(shape)
             for name, own in found.items()
         }
+        return loads_of(routed, layout)
 
     def _tap(self, images: Sequence[CardImage], seen: Seen) -> Callable[[int, int], None]:
         """Called as each call ends; keeps every holder's residual stream after the embedding and every layer."""

@@ -20,6 +20,7 @@ from .expert_room import expert_room
 from .kv_cache import PAGE_TOKENS, PagePool, PagePools
 from .kv_policy import KvPolicy
 from .lanes import Lanes
+from .layer_loads import LayerLoads
 from .layout import AXES, EXCHANGE, Layout
 from .lowering.arena import ArenaPlan, plan_arena
 from .lowering.context import ALL_TOKENS, RETURNED, Mode, chooses, has_states
@@ -37,7 +38,7 @@ from .lowering.weights import WeightBuffer
 from .memory import Footprint, JobMemory, footprint
 from .ownership import Ownership, ownership
 from .portions import Portion, portions
-from .routing import Loads, Routing, routed_extents, step_routing
+from .routing import Routing, routed_extents, step_routing
 from .scheduler import Entry, Request, Step
 
 GRANULE_BYTES = 512  # what device allocators round to
@@ -250,7 +251,7 @@ class JobPlan:
                 scheduler.complete(step, None)
         return steps
 
-    def routed(self, step: Step) -> Mapping[str, Loads]:
+    def routed(self, step: Step) -> Mapping[str, LayerLoads]:
         """What a step's expert layers get by the routing model; the loads last asked for are kept."""
         assert self.routing is not None, "numbers say what experts get"
         key = (step.index, tuple(portion.tokens for portion in portions(self, step)))
@@ -260,7 +261,7 @@ class JobPlan:
         return self._routed[key]
 
     @cached_property
-    def _routed(self) -> dict[tuple[int, tuple[int, ...]], Mapping[str, Loads]]:
+    def _routed(self) -> dict[tuple[int, tuple[int, ...]], Mapping[str, LayerLoads]]:
         return {}
 
     def context_of(self, entries: Iterable[Entry]) -> int:

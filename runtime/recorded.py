@@ -13,8 +13,9 @@ from ..models.blocks import Graph, Moe
 from ..models.fields import cut
 from .files import read_text, write_file
 from .job import Job
+from .layer_loads import Loads
 from .lowering.weights import layer_name
-from .routing import Drawn, Even, Loads, Recorded, Routing, has_experts, parse_routing, skew_of
+from .routing import Drawn, Even, Recorded, Routing, has_experts, parse_routing, skew_of
 
 if TYPE_CHECKING:
     from .run import RunResult
@@ -36,8 +37,8 @@ def routing_of(job: Job, graph: Graph) -> Routing:
 
 def write_routing(path: str, result: RunResult) -> None:
     """What the experts of every step got, as JSON; ConfigError for a model without experts."""
-    if not any(record.routed for record in result.records):
-        raise ConfigError(f"--save-routing: {result.report.model.name} has no experts; leave it out")
+    if result.report.expert_loads is None:
+        raise ConfigError(f"--save-routing: {result.report.model.name} routed no token to experts; leave it out")
     steps = {
         str(record.step.index): {name: loads.tolist() for name, loads in record.routed.items()}
         for record in result.records

@@ -9,6 +9,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from .render_breakdown import breakdown_parts, shares
+from .render_experts import expert_lines
 from .report import CardReport, Fits, JobDocument, KvUse, OomReport, PassReport, Report, RequestReport
 from .terminal import (
     NONE,
@@ -55,6 +56,9 @@ def report_parts(report: Report) -> Iterator[RenderableType]:
     if not report.payload:
         yield from breakdown_parts(report.phases)
     yield from _tables(report, (_stages, _units, _communication, _busiest_links))
+    if report.expert_loads is not None:
+        yield ""
+        yield from expert_lines(report.expert_loads)
     if report.cards:
         yield ""
         yield memory_table("Memory at the peak", report.cards)

@@ -11,6 +11,7 @@ from pydantic import Field
 from ..interconnect.evidence import EvidenceKind
 from .report_base import BoundName, Bounds, Count, NumBytes, Part, PerSecond, Picoseconds, Seconds, StepKind
 from .report_breakdown import Breakdown
+from .report_experts import ExpertLoads
 
 SCHEMA_VERSION: Literal[1] = 1
 
@@ -390,6 +391,7 @@ class Report(JobDocument):
     links: tuple[LinkReport, ...] = ()
     collectives: tuple[CollectiveReport, ...] = ()
     axes: tuple[AxisReport, ...] = ()
+    expert_loads: ExpertLoads | None = None
     totals: Totals
     phases: Phases
     evidence: tuple[EvidenceReport, ...]

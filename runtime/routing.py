@@ -17,6 +17,7 @@ from ..models.blocks import Graph, Moe
 from ..models.fields import cut
 from .dealing import deal_evenly, deal_slots
 from .drawing import MOST_SKEW, draw
+from .layer_loads import LayerLoads, Loads, loads_of, senders
 from .layout import Layout
 from .lowering.experts import expert_extent, slots_extent
 from .lowering.stage import routed_extent
@@ -25,8 +26,6 @@ from .lowering.weights import layer_name
 if TYPE_CHECKING:
     from .plan import JobPlan
     from .replicas import Placement
-
-Loads = np.ndarray[Any, np.dtype[Any]]  # [holders, parts, experts]: choices of each expert by the tokens of each part
 
 EVEN = (
     "without the payload every expert is given as many tokens as any other; what a model routes is uneven, and takes "
@@ -71,6 +70,9 @@ class Even:
     def __init__(self) -> None:
         self._known: dict[tuple[object, ...], Loads] = {}
 
+    def __str__(self) -> str:
+        return "even"
+
     def __call__(self, routed: Routed) -> Loads:
         layout = routed.layout
         key = (routed.tokens, routed.top_k, routed.experts, layout)
@@ -91,6 +93,9 @@ class Drawn:
     skew: float
     seed: int
 
+    def __str__(self) -> str:
+        return f"zipf:{self.skew:g}" if self.skew else "multinomial"
+
     def __call__(self, routed: Routed) -> Loads:
         ranks = np.random.default_rng([self.seed, routed.layer]).permutation(routed.experts)
         stream = np.random.SeedSequence([self.seed, routed.layer, routed.step]).generate_state(1, np.uint64)[0]
@@ -104,6 +109,9 @@ class Recorded:
     """What an earlier run's layers were given, by step and extent: the same job in the same layout takes as long."""
 
     steps: Mapping[int, Mapping[str, Loads]]
+
+    def __str__(self) -> str:
+        return "recorded"
 
     def __call__(self, routed: Routed) -> Loads:
         return self._loads(routed, expert_extent, routed.experts)
@@ -135,11 +143,6 @@ class Recorded:
         return loads
 
 
-def senders(layout: Layout) -> int:
-    """Parts of holders, one after the other, whose tokens go to one copy of the experts."""
-    return layout.exchange if layout.experts_travel else 1
-
-
 def parse_routing(text: str | None) -> tuple[str, str]:
     """(kind, what follows the colon) of `--routing`; ConfigError for a form that is none."""
     kind, colon, rest = (text or "even").partition(":")
@@ -166,7 +169,7 @@ def skew_of(text: str) -> float:
     return skew
 
 
-def step_routing(plan: JobPlan, index: int, tokens: Sequence[int], routing: Routing) -> dict[str, Loads]:
+def step_routing(plan: JobPlan, index: int, tokens: Sequence[int], routing: Routing) -> dict[str, LayerLoads]:
     """The loads of step `index`'s expert layers by a routing model; `tokens` are those of each holder.
 
     Where experts stand in several slots, so do the loads of these. Layers with equal loads may name one object.
@@ -191,7 +194,7 @@ def step_routing(plan: JobPlan, index: int, tokens: Sequence[int], routing: Rout
         if key not in dealt:
             dealt[key] = deal_slots(loads, plan.placements[name], senders(plan.layout))
         found[slots_extent(name)] = dealt[key]
-    return found
+    return loads_of(found, plan.layout)
 
 
 def _of_layers(routing: Routing, layers: Collection[Routed]) -> list[Loads]:

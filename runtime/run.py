@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -23,14 +23,16 @@ from ..isa.program import Program
 from ..models.checkpoint import Checkpoint
 from .binding import step_bindings, step_variants
 from .job import Job
+from .layer_loads import LayerLoads, Loads
 from .memory import JobMemory
 from .numbers import Numbers, StepNumbers
 from .plan import Variant
 from .prepare import Prepared, prepare
 from .report import Report
 from .rests_on import refuse_weak
-from .routing import EVEN, Even, Loads, Routing, has_experts
+from .routing import EVEN, Even, Routing, has_experts
 from .scheduler import Request, Step
+from .skews import Skews
 from .summary import evidence_of, summarise
 from .watch import Watch
 
@@ -41,7 +43,7 @@ Progress = Callable[[int, int | None, str], None]  # (steps done, steps in all i
 class StepRecord:
     """One step as it ran: what its cards did as `columns`, and `variants` tells which program each card ran.
 
-    `routed` says how many rows the experts of each layer got, by the extent's name.
+    `loads` gives the loads of its expert layers by extent; models draw them anew, as those of many steps are big.
     """
 
     step: Step
@@ -51,7 +53,12 @@ class StepRecord:
     told: Sequence[Span] = field(repr=False)
     exchanges: tuple[Exchanged, ...]
     variants: tuple[Variant, ...]
-    routed: Mapping[str, Loads]
+    loads: Callable[[], Mapping[str, LayerLoads]] = field(repr=False)
+
+    @property
+    def routed(self) -> dict[str, Loads]:
+        """How many rows the experts of each layer got, by the extent's name."""
+        return {name: own.loads for name, own in self.loads().items()}
 
     @cached_property
     def spans(self) -> tuple[Span, ...]:
@@ -71,6 +78,7 @@ class RunState:
     memory: JobMemory
     requests: list[Request]
     watch: Watch
+    skews: Skews
     records: list[StepRecord] = field(default_factory=list)
     first_token_ps: dict[int, int] = field(default_factory=dict)
     last_token_ps: dict[int, int] = field(default_factory=dict)
@@ -145,7 +153,7 @@ def start_run(prepared: Prepared) -> RunState:
     )
     # tokens that are computed may end a request early, on its own cards alone
     memory = plan.memory(plan.alike_of_holder if prepared.job.payload else plan.alike)
-    return RunState(prepared, cluster, memory, prepared.requests(), Watch(plan))
+    return RunState(prepared, cluster, memory, prepared.requests(), Watch(plan), Skews(plan))
 
 
 def _run(state: RunState, say: Progress) -> None:
@@ -182,7 +190,7 @@ class _Flight:
     step: Step
     ticket: Ran
     variants: tuple[Variant, ...]
-    routed: Mapping[str, Loads]
+    loads: Callable[[], Mapping[str, LayerLoads]]
     picked: list[int] | None = None
 
     def landed(self, cluster: Machines) -> StepRecord:
@@ -190,7 +198,7 @@ class _Flight:
         cluster.finish(self.ticket)
         ticket = self.ticket
         found = ticket.columns, ticket.spans, tuple(ticket.exchanged)
-        return StepRecord(self.step, ticket.start_ps, ticket.end_ps, *found, self.variants, self.routed)
+        return StepRecord(self.step, ticket.start_ps, ticket.end_ps, *found, self.variants, self.loads)
 
 
 def _steps(state: RunState, numbers: Numbers | None, say: Progress) -> None:
@@ -230,7 +238,7 @@ def _take_off(state: RunState, numbers: Numbers | None, step: Step) -> _Flight:
     return replace(_submit(state, step, result.routed), picked=result.picked)
 
 
-def time_step(state: RunState, step: Step, routed: Mapping[str, Loads] | None = None) -> StepRecord:
+def time_step(state: RunState, step: Step, routed: Mapping[str, LayerLoads] | None = None) -> StepRecord:
     """Emulate a step on all cards, from now until its last instruction ends.
 
     `routed` is what the step's numbers gave the experts; the run's routing model says it where there are none.
@@ -238,11 +246,12 @@ def time_step(state: RunState, step: Step, routed: Mapping[str, Loads] | None = 
     return _submit(state, step, routed).landed(state.cluster)
 
 
-def _submit(state: RunState, step: Step, routed: Mapping[str, Loads] | None) -> _Flight:
+def _submit(state: RunState, step: Step, routed: Mapping[str, LayerLoads] | None) -> _Flight:
     plan = state.prepared.plan
-    if routed is None:
-        routed = plan.routed(step)
-    bindings = step_bindings(plan, step, routed)
+    loads: Callable[[], Mapping[str, LayerLoads]]
+    loads = partial(plan.routed, step) if routed is None else partial(dict, routed)
+    bindings = step_bindings(plan, step, loads())
+    state.skews.add(step, loads())
     variants = tuple(step_variants(plan, step))
     submissions = [
         Submission(rank, plan.lowered(rank, variants[rank]).program, binding, plan.layout.groups(rank))
@@ -250,7 +259,7 @@ def _submit(state: RunState, step: Step, routed: Mapping[str, Loads] | None) -> 
     ]
     # programs of one card use the same buffers, so that one must be over before the next begins
     ticket = state.cluster.start(submissions, in_turn=plan.micro_batches > 1)
-    return _Flight(step, ticket, variants, routed)
+    return _Flight(step, ticket, variants, loads)
 
 
 def _keep_logits(state: RunState, step: Step, result: StepNumbers) -> None:

@@ -148,6 +148,7 @@ def summarise(state: RunState, wall_s: float) -> Report:
         links=link_reports(state.cluster, elapsed_ps),
         collectives=collectives,
         axes=axes,
+        expert_loads=state.skews.report(),
         totals=_totals(plan, requests, steps, elapsed_ps),
         phases=_phases(state, criticals, steps),
         evidence=evidence_of(prepared),

@@ -170,19 +170,11 @@ def job(path: Path, layout: str, **changes: Any) -> Job:
 
 
 def test_ranks_that_bind_equal_values_have_the_same_extents(path: Path) -> None:
-    """Four cards of one replica bind the same; of four replicas the last, with a longer prompt, binds other values."""
-    sized = {"prompt_ids": (), "max_new_tokens": None, "batch": 4, "input_len": 8, "payload": False}
-    prepared = prepare(job(path, "tp=4", **sized))
-    bound = _first_bindings(prepared)
-    assert len({id(binding.extents) for binding in bound}) == 1
-    lengths = prepare(job(path, "dp=4", payload=False, prompt_ids=((1,) * 8,) * 3 + ((1,) * 9,)))
-    bound = _first_bindings(lengths)
-    assert [binding.extents is bound[0].extents for binding in bound] == [True, True, True, False]
-
-
-def _first_bindings(prepared: Any) -> list[Any]:
+    """Of four replicas the last, with a longer prompt, binds other values."""
+    prepared = prepare(job(path, "dp=4", payload=False, prompt_ids=((1,) * 8,) * 3 + ((1,) * 9,)))
     step = prepared.plan.lanes(prepared.requests()).next_step()
-    return step_bindings(prepared.plan, step, prepared.plan.routed(step))
+    bound = step_bindings(prepared.plan, step, prepared.plan.routed(step))
+    assert [binding.extents is bound[0].extents for binding in bound] == [True, True, True, False]
 
 
 SAVED = [
@@ -298,3 +290,26 @@ def test_recorded_loads_of_slots_are_those_of_the_file() -> None:
     routing = Recorded({0: {"layers.5.experts": loads, "layers.5.slots": slots}})
     routed = Routed(0, 5, (3, 3), 2, 3, layout)
     assert routing(routed) is loads and routing.slots(routed) is slots
+
+
+def test_a_report_tells_how_uneven_the_load_was(path: Path, tmp_path: Path) -> None:
+    """Two cards of four and three experts: 20 of 24 rows, and 9 of 24, over means of 12 and of 24 / 7, in layer 1."""
+    steps = {
+        str(step): {
+            f"layers.{n}.experts": [[[9, 5, 3, 3, 2, 1, 1]]] if (step, n) == (0, 1) else [[[4, 4, 4, 3, 3, 3, 3]]]
+            for n in range(3)
+        }
+        for step in (0, 1)
+    }
+    file = tmp_path / "routing.json"
+    file.write_text(json.dumps({"model": "mixtral-0", "steps": steps}))
+    sized = {"prompt_ids": ((1,) * 24,), "max_new_tokens": 1, "chunk_tokens": 12, "payload": False}
+    found = run_job(job(path, "tp=2,ep=2", routing=f"recorded:{file}", **sized)).report.expert_loads
+    assert found is not None and found.routing == "recorded"
+    worst = found.largest
+    assert (worst.layer, worst.step, worst.card, worst.expert) == (1, 0, 0, 0)
+    assert worst.card_over_mean == pytest.approx(20 / 12) and worst.expert_over_mean == pytest.approx(9 * 7 / 24)
+    assert found.median_card_over_mean == pytest.approx(15 / 12)
+    assert [layer.card_over_mean > 1.5 for layer in found.layers] == [False, True, False]
+    text = CliRunner().invoke(cli, ["run", str(path), "--no-payload", "--batch", "1", "--input-len", "9"]).output
+    assert "Expert load (even)" in text and "busiest card: 1 times the mean" in text
