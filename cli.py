@@ -164,12 +164,14 @@ def job_options(command: F) -> F:
 @click.option("--compare-kv", is_flag=True, help="A table of what the KV cache takes by each --kv-policy.")
 @JSON_OPTION
 @click.option("--trace", "trace_to", metavar="FILE", help="Write a Chrome trace, which ui.perfetto.dev opens.")
+@click.option("--trace-cards", metavar="0-7,9|all", help="Cards in the trace (default: as many as a file should hold).")
 @click.option("--logits", "logits_to", metavar="FILE.npz", help="Write the logits of every position, and the tokens.")
 @click.option("--save-routing", "routing_to", metavar="FILE", help="Write what experts got, for --routing recorded:.")
 @click.option("--sweep", metavar="AXIS=1,2,4", help="The same at each value of tp, dp, .., batch, input-len, ..")
 def run(
     json_to: str | None,
     trace_to: str | None,
+    trace_cards: str | None,
     logits_to: str | None,
     routing_to: str | None,
     no_payload: bool,
@@ -177,7 +179,7 @@ def run(
     **asked: Any,
 ) -> None:
     """Run MODEL: a directory, a .gguf or config.json file, or a name from `siltwin models`."""
-    from .runtime.files import check_outputs, write_logits, write_run_trace
+    from .runtime.files import check_outputs, write_logits
 
     if sweep is not None:
         if (trace_to, logits_to, routing_to) != (None, None, None):
@@ -192,11 +194,13 @@ def run(
     from .runtime.recorded import write_routing
     from .runtime.render import print_report
     from .runtime.run import run_job
+    from .runtime.trace_file import check_traced, write_run_trace
 
+    check_traced(trace_cards)
     with DelayedProgress(sys.stderr, "reading the model") as progress:
         result = run_job(job, progress=progress)
-    if trace_to is not None:
-        write_run_trace(trace_to, result)
+    if trace_to is not None and (note := write_run_trace(trace_to, result, trace_cards)):
+        click.echo(note, err=True)
     if logits_to is not None:
         write_logits(logits_to, result)
     if routing_to is not None:

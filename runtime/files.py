@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
 from ..isa.errors import ConfigError
-from .trace import NamedSpan, TraceNames, write_trace
 
 if TYPE_CHECKING:
     from .run import RunResult  # the emulator, which reading a file does without
@@ -112,24 +110,6 @@ def write_file(path: str, write: Callable[[BinaryIO], object]) -> None:
             write(file)
     except OSError as error:
         raise ConfigError(f"cannot write {path!r}: {error.strerror or error}") from None
-
-
-def write_run_trace(path: str, result: RunResult) -> None:
-    """The Chrome trace of a run."""
-
-    def write(stream: BinaryIO) -> None:
-        text = io.TextIOWrapper(stream, encoding="utf-8")
-        write_trace(text, _named_spans(result), result.memory, TraceNames.of(result.report))
-        text.flush()
-        text.detach()
-
-    write_file(path, write)
-
-
-def _named_spans(result: RunResult) -> Iterator[NamedSpan]:
-    for record in result.records:
-        for span in record.spans:
-            yield span, *result.instruction_of(record, span)
 
 
 def write_logits(path: str, result: RunResult) -> None:

@@ -104,12 +104,6 @@ class RunResult:
         """All spans in step order."""
         return [span for record in self.records for span in record.spans]
 
-    def instruction_of(self, record: StepRecord, span: Span) -> tuple[str, str]:
-        """(block, instruction text) that a span of a step executed."""
-        program = self.programs[span.card, record.variants[span.card]]
-        block = program.block[program.calls[span.call].block]
-        return block.name, str(block.body[span.position].instruction)
-
 
 def run_job(
     job: Job, progress: Progress | None = None, routing: Routing | None = None, checkpoint: Checkpoint | None = None

@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
+import numpy as np
+
+from ..emulator.span import BOUNDS
+from ..emulator.span_columns import CardColumns
 from .report import Report, StepReport, siltwin_version
+from .terminal import ranges
 
 Event = dict[str, Any]
 MemoryHistory = Iterable[tuple[int, int, str]]
@@ -16,39 +21,12 @@ STEPS_PID = 1
 FIRST_CARD_PID = 2  # Perfetto takes pid 0 and tid 0 for the idle task of a Linux kernel
 ROWS_PER_PROCESS = 1000  # keeps thread ids apart over all processes, which Perfetto wants
 PS_PER_US = 1_000_000
-
-
-class TracedSpan(Protocol):
-    """What the trace reads of a span; times in picoseconds, `late` the rank that a group waited for, or -1."""
-
-    @property
-    def card(self) -> int: ...
-    @property
-    def queue(self) -> str: ...
-    @property
-    def call(self) -> int: ...
-    @property
-    def position(self) -> int: ...
-    @property
-    def mnemonic(self) -> str: ...
-    @property
-    def issue_ps(self) -> int: ...
-    @property
-    def start_ps(self) -> int: ...
-    @property
-    def end_ps(self) -> int: ...
-    @property
-    def bound(self) -> str: ...
-    @property
-    def late(self) -> int: ...
-
-
-NamedSpan = tuple[TracedSpan, str, str]  # a span, the block it belongs to, and its instruction as text
+MOST_SETS = 4  # of cards that one stands for in different steps, in its name
 
 
 @dataclass(frozen=True)
 class TraceNames:
-    """What stands beside the spans: a label a rank, and the steps."""
+    """What stands beside the spans: the name of a card and of a stage by rank, and the steps."""
 
     cards: Mapping[int, str]
     steps: Sequence[StepReport]
@@ -56,60 +34,94 @@ class TraceNames:
     @classmethod
     def of(cls, report: Report) -> TraceNames:
         """The names that a report gives."""
-        labels = {card.rank: f"card {card.rank}: {report.card.name}, stage {card.stage}" for card in report.cards}
+        labels = {card.rank: f"{report.card.name}, stage {card.stage}" for card in report.cards}
         return cls(labels, report.steps)
 
 
-def chrome_trace(
-    spans: Iterable[NamedSpan], memory_histories: Mapping[int, MemoryHistory], names: TraceNames
-) -> dict[str, Any]:
-    """The trace as one JSON object; see `trace_events` for what is in it."""
-    return {
-        "displayTimeUnit": "ns",
-        "otherData": {"siltwin_version": siltwin_version()},
-        "traceEvents": list(trace_events(spans, memory_histories, names)),
-    }
-
-
 def write_trace(
-    file: TextIO, spans: Iterable[NamedSpan], memory_histories: Mapping[int, MemoryHistory], names: TraceNames
+    file: TextIO,
+    steps: Sequence[Sequence[CardColumns]],
+    memory_histories: Mapping[int, MemoryHistory],
+    names: TraceNames,
 ) -> None:
-    """Write the same JSON object an event a line, without holding it in memory."""
+    """Write the trace as one JSON object, an event a line, without holding it in memory.
+
+    A span is a complete event in its queue's row, from the start of its activity; what it waited before stands in its
+    arguments. `ts` and `dur` are microseconds, as the format wants; arguments in picoseconds are exact at any length.
+    A card that stands for others says so in its name. `memory_histories` holds (ps, bytes gained or given back, tag) a
+    rank, in time order, as Hbm.history() gives them.
+    """
     other = json.dumps({"siltwin_version": siltwin_version()})
     file.write(f'{{"displayTimeUnit": "ns", "otherData": {other}, "traceEvents": [')
     separator = "\n"
-    for event in trace_events(spans, memory_histories, names):
-        file.write(separator + json.dumps(event, separators=(",", ":")))
+    for line in _lines(steps, memory_histories, names):
+        file.write(separator + line)
         separator = ",\n"
     file.write("\n]}\n")
 
 
-def trace_events(
-    spans: Iterable[NamedSpan], memory_histories: Mapping[int, MemoryHistory], names: TraceNames
-) -> Iterator[Event]:
-    """The events of a trace, one after the other.
-
-    A span is a complete event in its queue's row, from the start of its activity; what it waited before stands in its
-    arguments. `ts` and `dur` are microseconds, as the format wants; arguments in picoseconds are exact at any length.
-    `memory_histories` holds (ps, bytes gained or given back, tag) a rank, in time order, as Hbm.history() gives them.
-    """
-    yield from _step_events(names.steps)
+def _lines(
+    steps: Sequence[Sequence[CardColumns]], memory_histories: Mapping[int, MemoryHistory], names: TraceNames
+) -> Iterator[str]:
+    yield from map(_text, _step_events(names.steps))
+    standing = _standing(steps)
+    for rank in sorted({*standing, *memory_histories}):
+        yield from map(_text, _card_metadata(rank, names, standing.get(rank, {})))
     rows: dict[tuple[int, str], int] = {}
-    named: set[int] = set()
-    for span, block, instruction in spans:
-        if span.card not in named:
-            named.add(span.card)
-            yield from _card_metadata(span.card, names)
-        row = rows.get((span.card, span.queue))
-        if row is None:
-            used = sum(1 for card, _ in rows if card == span.card)
-            row = rows[span.card, span.queue] = _tid(_pid(span.card), used)
-            yield from _row_metadata(_pid(span.card), row, span.queue, used)
-        yield _span_event(span, row, block, instruction)
+    for step in steps:
+        for card in step:
+            for queue in np.unique(card.queues).tolist():
+                name = card.queue_names[queue]
+                if (card.rank, name) not in rows:
+                    used = sum(1 for rank, _ in rows if rank == card.rank)
+                    tid = rows[card.rank, name] = _tid(_pid(card.rank), used)
+                    yield from map(_text, _row_metadata(_pid(card.rank), tid, name, used))
+            yield from _span_lines(card, [rows.get((card.rank, name), 0) for name in card.queue_names])
     for rank, history in sorted(memory_histories.items()):
-        if rank not in named:
-            yield from _card_metadata(rank, names)
-        yield from _memory_events(rank, list(history))
+        yield from map(_text, _memory_events(rank, list(history)))
+
+
+def _text(event: Event) -> str:
+    return json.dumps(event, separators=(",", ":"))
+
+
+def _standing(steps: Sequence[Sequence[CardColumns]]) -> dict[int, dict[tuple[int, ...], list[int]]]:
+    """For each card the sets of cards that it stands for, and in which steps it does."""
+    found: dict[int, dict[tuple[int, ...], list[int]]] = {}
+    for number, step in enumerate(steps):
+        for card in step:
+            found.setdefault(card.rank, {}).setdefault(card.ranks, []).append(number)
+    return found
+
+
+def _span_lines(card: CardColumns, tids: Sequence[int]) -> Iterator[str]:
+    """The spans of a card as events; what a site's all have in common is written once."""
+    pid, heads = _pid(card.rank), _Heads(card)
+    columns = (card.sites, card.queues, card.calls, card.positions, card.issued_ps, card.start_ps, card.end_ps)
+    for site, queue, call, position, issued, start, end, bound, late in zip(
+        *(column.tolist() for column in (*columns, card.bounds, card.late)), strict=True
+    ):
+        name, said = heads[site]
+        waited_for = f',"waited_for_card":{late}' if late >= 0 else ""
+        held = BOUNDS[bound]
+        yield (
+            f'{{"ph":"X","name":{name},"cat":"{held}","pid":{pid},"tid":{tids[queue]},"ts":{_us(start)!r},'
+            f'"dur":{_us(end - start)!r},"args":{{{said},"call":{call},"position":{position},"bound":"{held}",'
+            f'"issue_ps":{issued},"waited_ps":{start - issued}{waited_for},"start_ps":{start},"end_ps":{end}}}}}'
+        )
+
+
+class _Heads(dict[int, tuple[str, str]]):
+    """(mnemonic, block and instruction) of a card's sites as JSON, made when they are first asked for."""
+
+    def __init__(self, card: CardColumns) -> None:
+        self._sites = card.timeline.sites
+
+    def __missing__(self, number: int) -> tuple[str, str]:
+        site = self._sites[number]
+        said = f'"block":{json.dumps(site.block.name)},"instruction":{json.dumps(str(site.instruction))}'
+        found = self[number] = json.dumps(site.instruction.mnemonic), said
+        return found
 
 
 def _pid(rank: int) -> int:
@@ -129,9 +141,23 @@ def _metadata(what: str, pid: int, tid: int | None = None, **args: object) -> Ev
     return event if tid is None else {**event, "tid": tid}
 
 
-def _card_metadata(rank: int, names: TraceNames) -> Iterator[Event]:
-    yield _metadata("process_name", _pid(rank), name=names.cards.get(rank, f"card {rank}"))
+def _card_metadata(rank: int, names: TraceNames, standing: Mapping[tuple[int, ...], Sequence[int]]) -> Iterator[Event]:
+    label = f"card {rank}{_stands_for(standing)}" + (f": {names.cards[rank]}" if rank in names.cards else "")
+    yield _metadata("process_name", _pid(rank), name=label)
     yield _metadata("process_sort_index", _pid(rank), sort_index=_pid(rank))
+
+
+def _stands_for(standing: Mapping[tuple[int, ...], Sequence[int]]) -> str:
+    """Which cards did the very same, and in which steps where that changes."""
+    if all(len(ranks) == 1 for ranks in standing):
+        return ""
+    sets = [
+        (f"in steps {ranges(at)} for " if len(standing) > 1 else "for ") + f"{len(ranks)} cards: {ranges(ranks)}"
+        for ranks, at in standing.items()
+        if len(ranks) > 1
+    ]
+    more = f"; and {len(sets) - MOST_SETS} more sets" if len(sets) > MOST_SETS else ""
+    return f" (stands {'; '.join(sets[:MOST_SETS])}{more})"
 
 
 def _row_metadata(pid: int, tid: int, name: str, order: int) -> Iterator[Event]:
@@ -167,21 +193,6 @@ def _step_events(steps: Sequence[StepReport]) -> Iterator[Event]:
         args = {"tokens": step.tokens, "sequences": step.sequences, "bound": step.bound}
         name, times_ps = f"{step.kind} {step.index}", (step.start_ps, step.end_ps)
         yield _complete(name, step.kind, STEPS_PID, _tid(STEPS_PID, row), times_ps, args)
-
-
-def _span_event(span: TracedSpan, tid: int, block: str, instruction: str) -> Event:
-    args: Event = {
-        "block": block,
-        "instruction": instruction,
-        "call": span.call,
-        "position": span.position,
-        "bound": span.bound,
-        "issue_ps": span.issue_ps,
-        "waited_ps": span.start_ps - span.issue_ps,
-    }
-    if span.late >= 0:
-        args["waited_for_card"] = span.late
-    return _complete(span.mnemonic, span.bound, _pid(span.card), tid, (span.start_ps, span.end_ps), args)
 
 
 def _memory_events(rank: int, history: list[tuple[int, int, str]]) -> Iterator[Event]:

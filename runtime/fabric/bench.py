@@ -12,6 +12,7 @@ from ...interconnect.collectives.expand import expand
 from ...interconnect.collectives.registry import algorithms_for
 from ...isa.dtype import FP32, DType, parse_dtype
 from ...isa.errors import ConfigError
+from ..rank_lists import parse_ranks
 from .compare import comparable
 from .emulate import Fabric, Measured
 from .endpoints import ends
@@ -192,7 +193,7 @@ def _narrowed(bench: Bench, compared: dict[str, tuple[Measured, ...]], index: in
 
 def _ranks(ask: Ask, cluster: ClusterSpec) -> tuple[int, ...]:
     if ask.group is not None:
-        ranks = _parse_group(ask.group)
+        ranks = parse_ranks("--group", ask.group)
         if ask.ranks is not None and ask.ranks != len(ranks):
             raise ConfigError(f"--ranks {ask.ranks} and --group of {len(ranks)} ranks differ; give one of them")
         return ranks
@@ -200,20 +201,6 @@ def _ranks(ask: Ask, cluster: ClusterSpec) -> tuple[int, ...]:
     if not 1 <= count <= cluster.cards:
         raise ConfigError(f"--ranks {count}: {cluster.name} has {cluster.cards} cards; choose 1 to {cluster.cards}")
     return tuple(range(count))
-
-
-def _parse_group(text: str) -> tuple[int, ...]:
-    """`0,1,2` or `0-3,8-11`, in the order given; a rank twice is found where the cards are known."""
-    ranks: list[int] = []
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        last = last if dash else first
-        if not (first.isdecimal() and last.isdecimal()) or len(first) > 9 or len(last) > 9 or int(first) > int(last):
-            raise ConfigError(f"--group {text!r}: {part.strip()!r} is no rank; write 0,1,2 or 0-3,8-11")
-        if len(ranks) + int(last) - int(first) >= 1 << 16:
-            raise ConfigError(f"--group {text!r} names more than {1 << 16} ranks")
-        ranks += range(int(first), int(last) + 1)
-    return tuple(ranks)
 
 
 def _messages(

@@ -5,28 +5,31 @@ import sys
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
 from siltwin.cli import cli
+from siltwin.emulator.site import Site
+from siltwin.emulator.span_columns import CardColumns
+from siltwin.isa.text import assemble
 
 EXAMPLES: dict[str, Any] = runpy.run_path(str(Path(__file__).parents[1] / "runtime" / "report_examples.py"))
 
 
-class FakeSpan(NamedTuple):
-    card: int = 0
-    queue: str = "tensor"
-    call: int = 0
-    position: int = 0
-    mnemonic: str = "MATMUL"
-    issue_ps: int = 0
-    start_ps: int = 1
-    end_ps: int = 9
-    bound: str = "hbm"
-    late: int = -1
+def fake_columns() -> CardColumns:
+    """One card with one product."""
+    program = assemble(
+        "program p\nqueue tensor\nblock layer\nparam y : bf16[2, 2]\nparam x : bf16[2, 2]\nparam w : bf16[2, 2]\n"
+        "tensor | matmul dst=%y a=%x w=%w bias=-\nend"
+    )
+    block = program.blocks[0]
+    site = Site(block, 0, "tensor", block.body[0].instruction)
+    timeline = types.SimpleNamespace(sites=(site,))
+    columns = np.array([[0], [0], [0], [0], [0], [1], [9], [1], [-1]])
+    return CardColumns((0,), timeline, (), ("tensor",), *columns)  # type: ignore[arg-type]
 
 
 class FakeResult:
@@ -34,12 +37,9 @@ class FakeResult:
 
     def __init__(self, report: Any) -> None:
         self.report = report
-        self.records = [types.SimpleNamespace(spans=(FakeSpan(),))]
+        self.records = [types.SimpleNamespace(columns=(fake_columns(),))]
         self.memory = {0: [(0, 512, "weight")]}
         self.logits = {"logits_0": np.ones((3, 4), np.float32), "tokens_0": np.array([5, 6])}
-
-    def instruction_of(self, record: object, span: FakeSpan) -> tuple[str, str]:
-        return "layer", "MATMUL y, x, w"
 
 
 class Fakes:

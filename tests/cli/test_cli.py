@@ -78,7 +78,7 @@ def test_trace_and_logits_are_written_under_the_names_given(siltwin: Cli, fakes:
     assert result.exit_code == 0, result.output
     assert fakes.job.logits
     events = json.loads(trace.read_text())["traceEvents"]
-    assert [e["args"]["instruction"] for e in events if e["name"] == "MATMUL"] == ["MATMUL y, x, w"]
+    assert [e["args"]["instruction"] for e in events if e["name"] == "matmul"] == ["matmul dst=%y a=%x w=%w bias=-"]
     with np.load(logits) as arrays:
         assert arrays["logits_0"].shape == (3, 4)
         assert arrays["tokens_0"].tolist() == [5, 6]

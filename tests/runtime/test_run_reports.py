@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from siltwin.runtime.files import write_run_trace
 from siltwin.runtime.job import Job
 from siltwin.runtime.report import OomReport
 from siltwin.runtime.run import RunResult, run_job
+from siltwin.runtime.trace import FIRST_CARD_PID
+from siltwin.runtime.trace_file import write_run_trace
 
 CONFIG = {
     "model_type": "llama",
@@ -102,12 +103,16 @@ def test_a_trace_has_rows_without_overlap_and_counters_that_reach_the_peak(
             counters[event["pid"]].append(sum(event["args"].values()))
         else:
             named.add((event["pid"], event.get("tid")))
-    assert len(result.spans) + len(result.records) == sum(map(len, rows.values()))
+    written = sum(len(card) for record in result.records for card in record.columns)
+    assert written + len(result.records) == sum(map(len, rows.values()))
     assert rows.keys() <= named
     for spans in rows.values():
         spans.sort()
         assert all(before[1] <= after[0] for before, after in zip(spans, spans[1:], strict=False))
-    for history, part in zip(counters.values(), result.report.cards, strict=True):
+    shown = {card.rank for record in result.records for card in record.columns}
+    assert counters.keys() == {FIRST_CARD_PID + rank for rank in shown}
+    for pid, history in counters.items():
+        part = result.report.cards[pid - FIRST_CARD_PID]
         assert (max(history), history[-1]) == (part.peak_bytes, 0)
 
 

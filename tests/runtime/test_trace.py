@@ -3,39 +3,63 @@
 import io
 import json
 from decimal import Decimal
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from siltwin.emulator.hbm import Hbm
+from siltwin.emulator.site import Site
+from siltwin.emulator.span import BOUNDS
+from siltwin.emulator.span_columns import CardColumns
+from siltwin.isa.errors import ConfigError
+from siltwin.isa.text import assemble
+from siltwin.runtime import trace_file
 from siltwin.runtime.report import StepReport
 from siltwin.runtime.report_base import Bounds
-from siltwin.runtime.trace import TraceNames, chrome_trace, write_trace
+from siltwin.runtime.trace import TraceNames, write_trace
+from siltwin.runtime.trace_file import write_run_trace
+
+BODY = "tensor | matmul dst=%y a=%x w=%w bias=-\nlink | all_reduce x=%y group=tp"
+QUEUES = ("tensor", "link")
+LAYER = assemble(
+    "\n".join(
+        ["program p", *(f"queue {name}" for name in QUEUES), "group tp 2", "block layer"]
+        + [f"param {name} : bf16[2, 2]" for name in "yxw"]
+        + [BODY, "end"]
+    )
+).blocks[0]
+TIMELINE: Any = SimpleNamespace(
+    sites=[Site(LAYER, at, issue.queue, issue.instruction) for at, issue in enumerate(LAYER.body)]
+)
 
 
-class TestSpan(NamedTuple):
-    __test__ = False
-    card: int
-    queue: str
-    call: int
-    position: int
-    mnemonic: str
-    issue_ps: int
-    start_ps: int
-    end_ps: int
-    bound: str
-    late: int = -1
+def card(ranks: tuple[int, ...], *rows: tuple[str, int, int, int, int, int, str, int]) -> CardColumns:
+    """What a card did: (queue, call, position, issued, start, end, bound, late)."""
+    table = [
+        (QUEUES.index(queue), call, position, position, *times, BOUNDS.index(bound), late)  # type: ignore[arg-type]
+        for queue, call, position, *times, bound, late in rows
+    ]
+    return CardColumns(ranks, TIMELINE, (), QUEUES, *np.array(table, np.int64).reshape(-1, 9).T)
 
 
-SPANS = [
-    TestSpan(0, "tensor", 0, 0, "MATMUL", 0, 1_500, 4_000_001, "compute"),
-    TestSpan(1, "tensor", 0, 0, "MATMUL", 0, 1_500, 4_000_003, "compute"),
-    TestSpan(0, "link", 0, 1, "ALL_REDUCE", 4_000_001, 4_000_003, 9_123_456, "link", late=1),
-    TestSpan(1, "link", 0, 1, "ALL_REDUCE", 4_000_003, 4_000_003, 9_123_456, "link"),
-    TestSpan(0, "tensor", 1, 0, "MATMUL", 4_000_001, 9_123_456, 9_123_456, "dispatch"),
+CARDS = [
+    card(
+        (0,),
+        ("tensor", 0, 0, 0, 1_500, 4_000_001, "compute", -1),
+        ("link", 0, 1, 4_000_001, 4_000_003, 9_123_456, "link", 1),
+        ("tensor", 1, 0, 4_000_001, 9_123_456, 9_123_456, "dispatch", -1),
+    ),
+    card(
+        (1,),
+        ("tensor", 0, 0, 0, 1_500, 4_000_003, "compute", -1),
+        ("link", 0, 1, 4_000_003, 4_000_003, 9_123_456, "link", -1),
+    ),
 ]
-NAMED = [(span, "layer", f"{span.mnemonic} x, y") for span in SPANS]
 STEPS = [
     StepReport(
         index=0,
@@ -51,8 +75,7 @@ STEPS = [
 
 
 def names() -> TraceNames:
-    labels = {0: "card 0: ascend-910b2, stage 0", 1: "card 1: ascend-910b2, stage 0"}
-    return TraceNames(labels, STEPS)
+    return TraceNames({0: "ascend-910b2, stage 0", 1: "ascend-910b2, stage 0"}, STEPS)
 
 
 def history() -> list[tuple[int, int, str]]:
@@ -66,8 +89,14 @@ def history() -> list[tuple[int, int, str]]:
     return list(hbm.history())
 
 
+def written(steps: Any, histories: Any, named: TraceNames) -> str:
+    file = io.StringIO()
+    write_trace(file, steps, histories, named)
+    return file.getvalue()
+
+
 def trace() -> dict[str, Any]:
-    return json.loads(json.dumps(chrome_trace(NAMED, {0: history()}, names())))
+    return json.loads(written([CARDS], {0: history()}, names()))
 
 
 def events(phase: str) -> list[dict[str, Any]]:
@@ -97,15 +126,15 @@ def test_a_card_is_a_process_and_a_queue_a_named_row() -> None:
 
 def test_microseconds_are_the_exact_decimal_of_the_picoseconds() -> None:
     spans = [event for event in events("X") if event["pid"] != 1]
-    assert [event["ts"] for event in spans] == [0.0015, 0.0015, 4.000003, 4.000003, 9.123456]
-    assert [event["dur"] for event in spans] == [3.998501, 3.998503, 5.123453, 5.123453, 0.0]
-    assert [event["args"]["end_ps"] for event in spans] == [span.end_ps for span in SPANS]
+    assert [event["ts"] for event in spans] == [0.0015, 4.000003, 9.123456, 0.0015, 4.000003]
+    assert [event["dur"] for event in spans] == [3.998501, 5.123453, 0.0, 3.998503, 5.123453]
+    assert [event["args"]["end_ps"] for event in spans] == [4_000_001, 9_123_456, 9_123_456, 4_000_003, 9_123_456]
 
 
 @given(st.integers(0, 10**15 - 1), st.integers(0, 10**12))
 def test_text_of_a_time_is_exact_up_to_a_thousand_seconds(start_ps: int, length_ps: int) -> None:
-    span = TestSpan(0, "tensor", 0, 0, "ADD", start_ps, start_ps, start_ps + length_ps, "hbm")
-    text = json.dumps(chrome_trace([(span, "b", "i")], {}, TraceNames({}, [])))
+    one = card((0,), ("tensor", 0, 0, start_ps, start_ps, start_ps + length_ps, "hbm", -1))
+    text = written([[one]], {}, TraceNames({}, []))
     event = json.loads(text, parse_float=Decimal)["traceEvents"][-1]
     assert event["ts"] * 10**6 == start_ps
     assert event["dur"] * 10**6 == length_ps
@@ -119,10 +148,10 @@ def test_rows_hold_no_overlap() -> None:
 
 
 def test_an_event_tells_its_block_its_bound_and_for_whom_it_waited() -> None:
-    reduce = next(event for event in events("X") if event["name"] == "ALL_REDUCE" and event["pid"] == 2)
+    reduce = next(event for event in events("X") if event["name"] == "all_reduce" and event["pid"] == 2)
     assert reduce["args"] == {
         "block": "layer",
-        "instruction": "ALL_REDUCE x, y",
+        "instruction": "all_reduce x=%y group=tp",
         "call": 0,
         "position": 1,
         "bound": "link",
@@ -155,18 +184,62 @@ def test_the_memory_counter_follows_the_allocator_and_shows_a_peak_of_no_duratio
 
 
 def test_a_card_without_spans_still_shows_its_memory() -> None:
-    found = chrome_trace([], {4: [(0, 8, "weight")]}, TraceNames({}, []))["traceEvents"]
+    found = json.loads(written([], {4: [(0, 8, "weight")]}, TraceNames({}, [])))["traceEvents"]
     assert {e["pid"] for e in found} == {1, 6}
     assert [e["args"] for e in found if e["ph"] == "C"] == [{"weight": 8}]
 
 
-def test_the_written_file_is_the_same_trace() -> None:
-    file = io.StringIO()
-    write_trace(file, NAMED, {0: history()}, names())
-    assert json.loads(file.getvalue()) == trace()
-
-
 def test_an_empty_run_is_still_a_trace() -> None:
-    file = io.StringIO()
-    write_trace(file, [], {}, TraceNames({}, []))
-    assert json.loads(file.getvalue())["traceEvents"][0]["args"] == {"name": "steps"}
+    found = json.loads(written([], {}, TraceNames({}, [])))
+    assert found["traceEvents"][0]["args"] == {"name": "steps"}
+
+
+def named(steps: Any) -> dict[int, str]:
+    found = json.loads(written(steps, {}, names()))["traceEvents"]
+    return {e["pid"]: e["args"]["name"] for e in found if e["name"] == "process_name" and e["pid"] > 1}
+
+
+def test_a_card_that_stands_for_others_says_for_which() -> None:
+    row = ("tensor", 0, 0, 0, 0, 9, "hbm", -1)
+    many = card(tuple(range(128)), row)
+    assert named([[many], [many]]) == {2: "card 0 (stands for 128 cards: 0-127): ascend-910b2, stage 0"}
+    changing = [[card((0, 1, 4), row), card((2, 3), row)], [card((0,), row), card((1, 2, 3, 4), row)]]
+    assert named(changing) == {
+        2: "card 0 (stands in steps 0 for 3 cards: 0-1,4): ascend-910b2, stage 0",
+        3: "card 1 (stands for 4 cards: 1-4): ascend-910b2, stage 0",
+        4: "card 2 (stands for 2 cards: 2-3)",
+    }
+
+
+class Ran(NamedTuple):
+    """What the file of a trace is made from."""
+
+    report: Any
+    records: Any
+    memory: Any
+
+
+def run_of(cards: list[CardColumns], count: int) -> Any:
+    parts = [SimpleNamespace(rank=rank, stage=0) for rank in range(count)]
+    report = SimpleNamespace(cards=parts, card=SimpleNamespace(name="npu"), steps=[])
+    return Ran(report, [SimpleNamespace(columns=cards)], {rank: [(0, 8, "kv")] for rank in range(count)})
+
+
+def test_a_huge_run_writes_as_many_cards_as_a_file_should_hold_and_others_when_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_file, "MOST_SPANS", 5)
+    cards = [card((rank,), *[("tensor", 0, 0, n, n, n + 1, "hbm", -1) for n in range(2)]) for rank in range(4)]
+    path, run = tmp_path / "trace.json", run_of(cards, 4)
+
+    def written_cards() -> set[int]:
+        return {e["pid"] - 2 for e in json.loads(path.read_text())["traceEvents"] if e["ph"] in "XC"}
+
+    note = write_run_trace(str(path), run)
+    assert written_cards() == {0, 1} and "cards 0-1 of 4: all have 8 spans" in str(note)
+    assert write_run_trace(str(path), run, "2-3") is None and written_cards() == {2, 3}
+    assert write_run_trace(str(path), run, "all") is None and written_cards() == {0, 1, 2, 3}
+    folded = run_of([card((0, 1, 2, 3), ("tensor", 0, 0, 0, 0, 1, "hbm", -1))], 4)
+    assert write_run_trace(str(path), folded, "3") is None and written_cards() == {0}
+    with pytest.raises(ConfigError, match="cards 0 to 3, and no 9"):
+        write_run_trace(str(path), run, "9")
