@@ -59,12 +59,12 @@ class TracedShapes(BoundShapes):
 
 
 class Answers(NamedTuple):
-    """What a rank's questions cost under its extents, which are kept alive, by its places in `groups`.
+    """What questions cost under what ranks share, which is kept alive, by a rank's places in `groups`.
 
-    `placed` are the questions whose Work asked for such a place.
+    `placed` are those of the questions, by their order, whose Work asked for such a place.
     """
 
-    extents: Mapping[str, tuple[int, ...]]
+    shared: object
     groups: tuple[str, ...]
     placed: tuple[int, ...]
     costs: dict[tuple[int | None, ...], list[Cost]]
@@ -86,36 +86,61 @@ class Costs:
         forms = 1 + max((question.form for question in timeline.questions), default=-1)
         self._memo: list[dict[Reads, dict[tuple[object, ...], Cost]]] = [{} for _ in range(forms)]
         self._by_work: dict[Work, Cost] = {}
-        self._known: dict[int, Answers] = {}
+        self._known: dict[tuple[int, tuple[int, ...] | None], Answers] = {}
         self._values: dict[tuple[int, ...], int] = {}
         self._next = count()
+        self._all = range(len(timeline.questions))
 
     def of(self, binding: Binding) -> list[Cost]:
         """The cost of every site for a binding. ProgramError or UnsupportedError name the instruction."""
         costs = self.answers(binding)
         return [costs[number] for number in self._timeline.asked.tolist()]
 
-    def answers(self, binding: Binding) -> list[Cost]:
-        """The cost of every question, the very same list for ranks between which no Work can tell."""
-        key, indices = id(binding.extents), binding.group_index
+    def answers(
+        self, binding: Binding, asked: tuple[int, ...] | None = None, shared: object | None = None
+    ) -> list[Cost]:
+        """The cost of every question, or those `asked`; the same list for ranks between which no Work can tell.
+
+        `shared` is what all ranks have in common that bind the same for these questions: its extents, unless told.
+        """
+        shared = binding.extents if shared is None else shared
+        key, indices = (id(shared), asked), binding.group_index
         known = self._known.get(key)
         if known is None:
             if len(self._known) >= KEPT_EXTENTS:
                 self._known.clear()
             costs: list[Cost] = []
-            placed = self._answer(binding, range(len(self._timeline.questions)), costs.append)
+            placed = self._answer(binding, self._all if asked is None else asked, costs.append)
         else:
             found = known.costs.get(tuple([indices.get(name) for name in known.groups]))
             if found is not None:
                 return found
             costs = next(iter(known.costs.values())).copy()
             changed = iter(known.placed)
-            placed = self._answer(binding, known.placed, lambda cost: costs.__setitem__(next(changed), cost))
+            again = [number if asked is None else asked[number] for number in known.placed]
+            placed = self._answer(binding, again, lambda cost: costs.__setitem__(next(changed), cost))
         groups = tuple(sorted({name for names in placed.values() for name in names}))
-        if known is None or not set(groups) <= set(known.groups):
-            known = self._known[key] = Answers(binding.extents, groups, tuple(placed), {})
+        if known is None:
+            order = range(len(costs)) if asked is None else asked
+            at = tuple(place for place, number in enumerate(order) if number in placed)
+            known = self._known[key] = Answers(shared, groups, at, {})
+        elif not set(groups) <= set(known.groups):
+            known = self._known[key] = Answers(shared, groups, known.placed, {})
         known.costs[tuple([indices.get(name) for name in known.groups])] = costs
         return costs
+
+    def cost(self, number: int, binding: Binding) -> Cost:
+        """The cost of one question."""
+        form, site = self._timeline.questions[number]
+        return self._evaluate(form, site, binding, _Numbers(binding.extents, self._values, self._next))[1]
+
+    def reads(self, number: int, binding: Binding) -> tuple[str, ...]:
+        """The extents that a question's Work reads under a binding, by the block's names; errors as `of`."""
+        self.cost(number, binding)
+        site, program = self._timeline.questions[number].site, self._timeline.program
+        shapes = TracedShapes(site, program.group_sizes, binding)
+        site.instruction.work(shapes)
+        return shapes.reads.extents
 
     def _answer(
         self, binding: Binding, asked: Iterable[int], take: Callable[[Cost], None]

@@ -80,10 +80,8 @@ class _Types:
         for name in instruction.operands:
             value = getattr(instruction, name)
             if isinstance(value, Ref):
-                buffer = value.buffer
-                parts.append(
-                    (places.setdefault(buffer, len(places)), self._number(types[buffer]), value.start, value.size)
-                )
+                place = places.setdefault(value.buffer, len(places))
+                parts.append((place, self._number(types[value.buffer]), value.start, value.size, value.at))
             else:
                 parts.append(value)
         return tuple(parts)

@@ -10,6 +10,7 @@ import numpy as np
 from .calendar.solver import Ints
 from .card import Card, Op
 from .intervals import covered_ps
+from .op_columns import use_of
 from .span_columns import CardColumns, alike_all_along
 
 LINK = "link"
@@ -84,15 +85,5 @@ class UnitsUsed:
     def _use(self, ops: Sequence[Op]) -> SiteUse:
         found = self._uses.get(id(ops))
         if found is None:
-            found = self._uses[id(ops)] = self._site_use(ops)
+            found = self._uses[id(ops)] = SiteUse(ops, *use_of(ops, self._number, self._first))
         return found
-
-    def _site_use(self, ops: Sequence[Op]) -> SiteUse:
-        busy = np.zeros((len(ops), len(self.units)), bool)
-        asks = np.zeros((len(ops), len(self.units)), np.int64)
-        for site, op in enumerate(ops):
-            busy[site, [self._number[unit] for unit in op.busy]] = True
-            if op.runs_alone:
-                for resource, amount in op.demand.amounts:
-                    asks[site, (resource - self._first) % (len(self.units) - 1)] = amount
-        return SiteUse(ops, busy, asks)

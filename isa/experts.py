@@ -10,6 +10,7 @@ from typing import Literal
 
 import numpy as np
 
+from .counts import at_least, check_total
 from .instruction import (
     Array,
     Instruction,
@@ -164,9 +165,9 @@ def local_counts(
     """Rows of each of `experts` experts; ProgramError when the extent has no such entries or they pass `rows`."""
     counts, first = s.extent(extent), s.number(at)
     own = counts[first : first + experts]
-    require(len(own) == experts, instruction, f"{extent} has {len(counts)} entries, not {first} + {experts}")
-    require(min(own, default=0) >= 0, instruction, f"{extent} is {list(own)}: a count is 0 or more")
-    require(sum(own) <= rows, instruction, f"{extent} counts {sum(own)} rows, and there are {rows}")
+    if len(own) != experts:
+        require(False, instruction, f"{extent} has {len(counts)} entries, not {first} + {experts}")
+    check_total(instruction, extent, own, rows)
     return own
 
 
@@ -383,7 +384,7 @@ class COMBINE(Instruction, opcode=0x2D, unit=Unit.VECTOR):
             read_bytes=s.type_of(self.x).dtype.bytes_of(rows * cols) + bytes_of(s, self.slots, self.weights),
             write_bytes=bytes_of(s, self.dst),
             dtype=s.type_of(self.x).dtype,
-            shape=VectorShape(tokens, cols, max(1, -(-rows // max(1, tokens)))),
+            shape=VectorShape(tokens, cols, at_least(1, -(-rows // max(1, tokens)))),
         )
 
     def execute(self, m: Memory) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from .counts import check_total
 from .dtype import DType
 from .errors import ProgramError
 from .instruction import (
@@ -273,8 +274,7 @@ def _row_counts(instruction: ALL_TO_ALL, s: Sizes, ref: Ref, extent: str) -> tup
     """How many rows of an operand are for each member; ProgramError when they are no counts, or more than there are."""
     counts, rows, size = s.extent(extent), s.shape(ref)[0], s.group_size(instruction.group)
     require(len(counts) == size, instruction, f"{extent} has {len(counts)} entries, one a member of {size} is needed")
-    require(min(counts) >= 0, instruction, f"{extent} is {list(counts)}: a count is 0 or more")
-    require(sum(counts) <= rows, instruction, f"{extent} counts {sum(counts)} rows, and {ref} has {rows}")
+    check_total(instruction, extent, counts, rows, f"{ref} has")
     return counts
 
 

@@ -23,6 +23,7 @@ from ..timeline import Timeline
 from . import machine as c
 from .calendar import CompiledCalendar
 from .flatten import FlatProgram
+from .lane_ops import Batch, lane_ops
 from .machine import NONE
 from .meetings import Encounter, Matching
 from .ops import Ops
@@ -64,6 +65,14 @@ class FlatPrepared:
             self._by_list[id(costs)] = costs, known
         return known
 
+    def ops_of(self, submissions: Sequence[Submission]) -> tuple[list[Ops], Batch | None]:
+        """`ops` of many ranks; those whose loads all differ are costed together, in a batch to be released."""
+        calendar, bindings = self._calendar, [submission.binding for submission in submissions]
+        found = lane_ops(self.timeline, self._costs, self._card, calendar.shares, bindings)
+        if found is None:
+            return [self.ops(submission) for submission in submissions], None
+        return found[1], found[0]
+
     def flat(self, ops: Ops, queues: Sequence[str]) -> FlatProgram:
         """The program's entries in the calendar's tables."""
         if self._flat is None:
@@ -90,6 +99,7 @@ class CompiledTicket:
         self.runs: dict[int, CompiledRun] = {}
         self.encounters: list[Encounter] = []
         self.first_meeting = 0
+        self.batches: list[Batch] = []
         self.ops_at: dict[int, int] = {}  # by the identity of the operations of a run
         self.cards: list[CardSpans] = []
         self.spans: Sequence[Span] = ()
@@ -139,9 +149,9 @@ class CompiledCluster(Machines):
         ticket = CompiledTicket(self._submitted, self.now_ps)
         matching = Matching(sharing, self.spec.link.eager_bytes)
         found: list[list[int]] = []
+        operations = self._operations(programs, ticket)
         for submission in programs:
-            prepared = self._prepare(submission)
-            ops = prepared.ops(submission)
+            prepared, ops = self._prepare(submission), operations[submission.rank]
             run = CompiledRun(submission, prepared, ops, prepared.flat(ops, self.queue_names))
             run.after = self._latest.get(submission.rank) if in_turn else None
             ticket.runs[submission.rank] = self._latest[submission.rank] = run
@@ -150,6 +160,19 @@ class CompiledCluster(Machines):
         self._submitted += 1
         self.in_flight.append(ticket)
         return ticket
+
+    def _operations(self, programs: Sequence[Submission], ticket: CompiledTicket) -> dict[int, Ops]:
+        """What the sites of every rank ask."""
+        by_program: dict[int, list[Submission]] = {}
+        for submission in programs:
+            by_program.setdefault(id(submission.program), []).append(submission)
+        found: dict[int, Ops] = {}
+        for own in by_program.values():
+            ops, batch = self._prepare(own[0]).ops_of(own)
+            found |= zip([submission.rank for submission in own], ops, strict=True)
+            if batch is not None:
+                ticket.batches.append(batch)
+        return found
 
     def _prepare(self, submission: Submission) -> FlatPrepared:
         key = id(submission.program)
@@ -323,6 +346,8 @@ class CompiledCluster(Machines):
         memory, lengths = self.calendar.memory, {id(run.ops): len(run.ops) for run in ticket.runs.values()}
         memory.release(c.TICKETS, ticket.row, 1)
         memory.release(c.MEETINGS, ticket.first_meeting, len(ticket.encounters))
+        for batch in ticket.batches:
+            batch.release()
         for key, first in ticket.ops_at.items():
             memory.release(c.OPS, first, lengths[key])
         for rank, run in ticket.runs.items():

@@ -79,7 +79,7 @@ class Shares:
     """Shares as rows, kept by demand."""
 
     def __init__(self, resources: Sequence[Resource], memory: Memory) -> None:
-        self._resources, self._memory = resources, memory
+        self.resources, self.memory = resources, memory
         self._known: dict[tuple[int, tuple[tuple[int, int], ...]], int] = {}
 
     def of(self, demand: Demand) -> int:
@@ -87,15 +87,15 @@ class Shares:
         key = (demand.alone_ps, demand.amounts)
         found = self._known.get(key)
         if found is None:
-            share = share_of(demand, self._resources)
+            share = share_of(demand, self.resources)
             uses = [(use.resource.index, use.coefficient, use.load) for use in share.uses]
             units = [unit.index for unit in share.exclusive]
-            first_use = self._memory.append(USES, np.array(uses, np.int64).reshape(-1, 3))
-            first_unit = self._memory.append(UNITS, np.array(units, np.int64))
+            first_use = self.memory.append(USES, np.array(uses, np.int64).reshape(-1, 3))
+            first_unit = self.memory.append(UNITS, np.array(units, np.int64))
             row = [(share.bound, first_use, len(uses), first_unit, len(units))]
-            found = self._known[key] = self._memory.append(SHARES, np.array(row, np.int64))
+            found = self._known[key] = self.memory.append(SHARES, np.array(row, np.int64))
         return found
 
     def uses_of(self, row: int) -> int:
         """How many resources a share has to do with."""
-        return int(self._memory.rows(SHARES)[row, USE_COUNT])
+        return int(self.memory.rows(SHARES)[row, USE_COUNT])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import overload
 
@@ -10,12 +10,13 @@ import numpy as np
 
 from ..calendar.solver import Ints
 from ..card import Op
+from ..op_columns import OpColumns, use_of
 from ..span import BOUNDS
 from .flatten import ACTIONS, LINKED, Shares
 from .machine import NONE, OP_COLUMNS
 
 
-class Ops(Sequence[Op]):
+class Ops(OpColumns):
     """What every site of a program asks of a card; ranks in which all is equal share one such object.
 
     `made` is the operation of every question, and `asked` the question of every site.
@@ -23,6 +24,7 @@ class Ops(Sequence[Op]):
 
     def __init__(self, made: Sequence[Op], asked: Ints, shares: Shares) -> None:
         self.made, self.asked, self._shares = made, asked, shares
+        self._use: tuple[Ints, Ints] | None = None
 
     @cached_property
     def actions(self) -> Ints:
@@ -30,24 +32,43 @@ class Ops(Sequence[Op]):
         return np.array([ACTIONS[op.action] for op in self.made], np.int64)[self.asked]
 
     @cached_property
+    def by_question(self) -> Ints:
+        """Operations as rows of the calendar's table, by question: [questions, OP_COLUMNS]."""
+        distinct, of_question = self._distinct
+        rows = np.array([self._row(op) for op in distinct], np.int64).reshape(-1, OP_COLUMNS)
+        return rows[of_question]
+
+    @property
     def rows(self) -> Ints:
         """Operations as rows of the calendar's table, by site: [sites, OP_COLUMNS]."""
+        return self.by_question[self.asked]
+
+    @cached_property
+    def _distinct(self) -> tuple[list[Op], Ints]:
+        """Every operation once, and which of them each question has."""
         numbers: dict[int, int] = {}
-        rows: list[tuple[int, ...]] = []
-        for op in self.made:
-            if id(op) not in numbers:
-                numbers[id(op)] = len(rows)
-                rows.append(self._row(op))
-        distinct = np.array(rows, np.int64).reshape(-1, OP_COLUMNS)
-        of_question = np.array([numbers[id(op)] for op in self.made], np.int64)
-        taken: Ints = distinct[of_question[self.asked]]
-        return taken
+        of_question = [numbers.setdefault(id(op), len(numbers)) for op in self.made]
+        distinct = {id(op): op for op in self.made}
+        return list(distinct.values()), np.array(of_question, np.int64)
 
     def _row(self, op: Op) -> tuple[int, ...]:
         demand = op.demand
         own = op.action not in LINKED or op.runs_alone
         share = self._shares.of(demand) if own and demand.alone_ps else NONE
         return demand.fixed_ps, demand.alone_ps, share, BOUNDS.index(op.bound), int(op.runs_alone)
+
+    def use(self, number: Mapping[str, int], first: int) -> tuple[Ints, Ints]:
+        """As `OpColumns.use`."""
+        busy, asks = self.use_by_question(number, first)
+        return busy[self.asked], asks[self.asked]
+
+    def use_by_question(self, number: Mapping[str, int], first: int) -> tuple[Ints, Ints]:
+        """The same, by question; `number` and `first` are those of the cluster's cards."""
+        if self._use is None:
+            distinct, of_question = self._distinct
+            busy, asks = use_of(distinct, number, first)
+            self._use = busy[of_question], asks[of_question]
+        return self._use
 
     def __len__(self) -> int:
         return len(self.asked)

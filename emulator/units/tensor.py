@@ -50,7 +50,7 @@ class _Machine(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _machine(card: CardSpec, dtype: DType) -> _Machine:
+def machine_of(card: CardSpec, dtype: DType) -> _Machine:
     if dtype.name not in card.tensor.rate:
         native = ", ".join(card.native_dtypes(Unit.TENSOR))
         raise UnsupportedError(
@@ -80,7 +80,7 @@ def matmul_plan(work: Work, card: CardSpec, *, from_hbm: bool = True) -> TilePla
         raise UnsupportedError(
             f"{shape} has more than 2^{MOST_PRODUCTS.bit_length() - 1} products; split the instruction"
         )
-    machine = _machine(card, work.dtype)
+    machine = machine_of(card, work.dtype)
     hbm_bytes = work.read_bytes + work.write_bytes if from_hbm else 0
     hbm_ps = float(ps_for(hbm_bytes, card.hbm.attainable_bytes_per_s))
     found = search(
@@ -112,7 +112,7 @@ def tensor_demand(work: Work, card: CardSpec) -> UnitDemand:
     if isinstance(work.shape, IndexShape):
         return _index_demand(work, work.shape, card, fixed_ps)
     plan = matmul_plan(work, card)
-    machine = _machine(card, work.dtype)
+    machine = machine_of(card, work.dtype)
     if card.l2 is None:
         num_bytes = max(num_bytes, plan.l2_bytes)
     compute_ps, flow_ps = plan.tensor_cycles * machine.ps_per_cycle, plan.flow_cycles * machine.ps_per_cycle
@@ -148,7 +148,7 @@ def _attention_demand(work: Work, shape: AttentionShape, card: CardSpec, fixed_p
             f"attention over {len(shape.q_lens)} query and {len(shape.kv_lens)} cache lengths, {shape.num_heads} heads "
             f"on {shape.num_kv_heads} kv heads: the lengths must pair up and the kv heads divide the heads"
         )
-    machine = _machine(card, work.dtype)
+    machine = machine_of(card, work.dtype)
     num_bytes = work.read_bytes + work.write_bytes
     hbm_ps = float(ps_for(num_bytes, card.hbm.attainable_bytes_per_s))
     dims = (shape.qk_dim, shape.v_dim, shape.qk_dim + shape.v_dim)
@@ -251,7 +251,7 @@ def _index_demand(work: Work, shape: IndexShape, card: CardSpec, fixed_ps: int) 
     fp32, are written and read in L2, or in HBM where that cannot hold them.
     """
     assert work.dtype is not None
-    machine = _machine(card, work.dtype)
+    machine = machine_of(card, work.dtype)
     alike: dict[int, list[int]] = {}
     for queries, pairs, _ in shape.scored:
         alike.setdefault(queries, []).append(-(-pairs // queries))
@@ -290,7 +290,7 @@ def _product_part(shape: MatmulShape, dtype: DType, card: CardSpec) -> _Part:
     """A product whose operands and result lie in L2."""
     out_bytes = dtype.bytes_of(shape.m * shape.n * shape.batch)
     plan = matmul_plan(Work(Unit.TENSOR, dtype=dtype, write_bytes=out_bytes, shape=shape), card, from_hbm=False)
-    machine = _machine(card, dtype)
+    machine = machine_of(card, dtype)
     compute_ps, flow_ps = plan.tensor_cycles * machine.ps_per_cycle, plan.flow_cycles * machine.ps_per_cycle
     l2_ps = plan.l2_bytes * machine.ps_per_l2_byte
     return _Part(plan.time_ps, compute_ps, flow_ps, l2_ps, plan.tensor_cycles, 0, plan.l2_bytes)
@@ -305,7 +305,7 @@ def _attention_part(
     card: CardSpec,
 ) -> _Part:
     """Attention of (new, cached) tokens whose operands lie in L2."""
-    machine = _machine(card, dtype)
+    machine = machine_of(card, dtype)
     q_lens, kv_lens = (np.array(lengths, dtype=np.int64) for lengths in zip(*pairs, strict=True))
     time_ps, tensor_cycles, vector_cycles, flow_cycles, l2_bytes, waits = schedule(
         q_lens, kv_lens, group, kv_heads, dims, (0, 0, 0), dtype.bits, 0.0,

@@ -94,6 +94,26 @@ def search(rows, n, k, bits, out_bytes, hbm_ps, ps_per_cycle, ps_per_l2_byte, co
 
 
 @njit(cache=True)
+def search_lanes(rows, empty, n, k, bits, out_bytes, hbm_ps, ps_per_cycle, ps_per_l2_byte, core, tiles, slabs):  # type: ignore[no-untyped-def]
+    """`search` for the products of many cards, rows [lanes, products], out_bytes and hbm_ps [lanes].
+
+    Returns picoseconds [lanes], and [lanes, 4] of tile rows, tensor cycles, flow cycles and L2 bytes; 0 where `empty`.
+    """
+    times = np.zeros(rows.shape[0])
+    plans = np.zeros((rows.shape[0], 4), np.int64)
+    for lane in range(rows.shape[0]):
+        if empty[lane]:
+            continue
+        found = search(
+            rows[lane], n, k, bits, out_bytes[lane], hbm_ps[lane], ps_per_cycle, ps_per_l2_byte, core, tiles, slabs
+        )
+        times[lane] = found[0]
+        plans[lane, 0] = found[1]
+        plans[lane, 1], plans[lane, 2], plans[lane, 3] = found[6], found[7], found[8]
+    return times, plans
+
+
+@njit(cache=True)
 def _item(rows, blocks, dims, bits, capped, core):  # type: ignore[no-untyped-def]
     """(array cycles, lane cycles, load cycles, all cycles) of `rows` query rows against `blocks` blocks of the cache.
 

@@ -1,0 +1,298 @@
+"""Operations of many ranks whose loads all differ: rows of the calendar's table made in lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, overload
+
+import numpy as np
+
+from ...isa.errors import ProgramError
+from ...isa.link import ALL_TO_ALL
+from ...isa.loads import RankExtents, Table, Values
+from ...isa.program import Binding
+from ...isa.work import CollectiveShape
+from ..calendar.lane_shares import lane_shares
+from ..calendar.solver import Ints
+from ..card import Card, Op
+from ..costs import Cost, Costs
+from ..lane_costs import Lanes, LaneSizes, lane_work
+from ..lane_jobs import Alike, Job, alike, in_lanes, jobs_of
+from ..site import Site
+from ..timeline import Timeline
+from ..units.lanes import LaneDemand, lane_demand
+from .flatten import Shares
+from .machine import ADDS, ALONE, BOUND, FIXED, NONE, OP_COLUMNS, SHARE, SHARES, UNITS, USES
+from .ops import Ops
+
+FEWEST_RANKS = 16  # that differ; fewer are costed one by one
+
+
+class Exchanges(NamedTuple):
+    """Bytes that every rank of a batch sends to each member of its group, and gets from each: [ranks, members]."""
+
+    sent: Ints
+    received: Ints
+
+
+class Batch:
+    """What a program's questions cost on all ranks of a submission; `lanes` are the questions that differ by rank.
+
+    `rows` [ranks, lanes, OP_COLUMNS] and `amounts` [ranks, lanes, resources] are theirs. Shares stand in the calendar's
+    tables until `release`.
+    """
+
+    def __init__(
+        self, timeline: Timeline, costs: Costs, card: Card, shares: Shares, bindings: Sequence[Binding]
+    ) -> None:
+        self.timeline, self.costs, self.card, self.shares, self.bindings = timeline, costs, card, shares, bindings
+        self.lanes: Ints = np.zeros(0, np.int64)
+        self._exchanges: dict[int, list[tuple[Mapping[str, Values], Lanes, Ints]]] = {}
+        self._taken: list[tuple[int, int, int]] = []
+        self._plain: dict[int, bool] = {}
+        self._kinds: dict[tuple[int, str], Op] = {}
+        self._first = min(card.resources.values())
+
+    def fill(self, groups: Sequence[Alike], numbers: Sequence[int]) -> None:
+        """Cost the questions of these numbers."""
+        self.lanes = np.array(numbers, np.int64)
+        self._place = np.full(len(self.timeline.questions), NONE, np.int64)
+        self._place[self.lanes] = np.arange(len(numbers))
+        shape = len(self.bindings), len(numbers)
+        self.rows = np.zeros((*shape, OP_COLUMNS), np.int64)
+        self.amounts = np.zeros((*shape, len(self.card.resources)), np.int64)
+        for job in jobs_of(self.timeline.questions, numbers, groups, self.costs):
+            if not self._do(job):
+                self._one_by_one(job)
+
+    def _do(self, job: Job) -> bool:
+        """Cost a job in lanes; False where some lane must be looked at alone."""
+        if not all(self._is_plain(table) for lanes in job.lanes for table in lanes.tables.values()):
+            return False
+        site, sizes = self.timeline.questions[job.question].site, [len(places) for places in job.places]
+        if isinstance(site.instruction, ALL_TO_ALL):
+            self._enter_exchanges(job)
+            return True
+        try:
+            work = lane_work(site.instruction, self._sizes(site, job.scalars, job.lanes))
+        except ProgramError:
+            return False
+        cuts = np.cumsum(sizes)[:-1]
+        demand = lane_demand(work, self.card.spec, sum(sizes))
+        if demand is None:
+            return False
+        units = self._resources(job, demand)
+        amounts = np.stack(list(demand.amounts.values()), axis=1)
+        share = self._share(demand.alone_ps, units, amounts)
+        if share is None:
+            return False
+        rows = np.empty((sum(sizes), OP_COLUMNS), np.int64)
+        rows[:, FIXED], rows[:, ALONE], rows[:, SHARE] = demand.fixed_ps, demand.alone_ps, share
+        rows[:, BOUND], rows[:, ADDS] = demand.bounds, 1
+        own = zip(job.places, job.asked, np.split(rows, cuts), np.split(amounts, cuts), strict=True)
+        for places, asked, some, asks in own:
+            down, across = np.ix_(places, self._place[asked])
+            self.rows[down, across] = some[:, None]
+            for number, unit in enumerate(units):
+                self.amounts[down, across, unit - self._first] = asks[:, None, number]
+        return True
+
+    def _sizes(self, site: Site, scalars: Mapping[str, Values], lanes: Sequence[Lanes]) -> LaneSizes:
+        return LaneSizes(site.block, self.timeline.program.group_sizes, scalars, lanes)
+
+    def _is_plain(self, table: Table) -> bool:
+        """Whether a table holds counts, which are 0 or more."""
+        if id(table) not in self._plain:
+            self._plain[id(table)] = bool(table.values.min(initial=0) >= 0)
+        return self._plain[id(table)]
+
+    def _resources(self, job: Job, demand: LaneDemand) -> list[int]:
+        """The resources of a demand's amounts, in their order."""
+        queue = self.timeline.questions[job.question].site.queue
+        names = {"dma": self.card.engine_of.get(queue, "dma0")}
+        return [self.card.resources[names.get(kind, kind)] for kind in demand.amounts]
+
+    def _share(self, alone_ps: Ints, units: Sequence[int], amounts: Ints) -> Ints | None:
+        """Enter the shares of lanes that flow; their rows, NONE for others, or None where one is not well formed."""
+        flows = np.flatnonzero(alone_ps)
+        resources = [self.shares.resources[unit] for unit in units]
+        found = lane_shares(alone_ps[flows], resources, amounts[flows])
+        if found is None or any(resource.nominal_per_s is None for resource in resources):
+            return None
+        memory, uses = self.shares.memory, found.coefficients > 0
+        index = np.broadcast_to(np.array(units), uses.shape)
+        first_use = memory.append(USES, np.stack((index[uses], found.coefficients[uses], found.loads[uses]), axis=1))
+        alone = [number for number, resource in enumerate(resources) if resource.exclusive]
+        owned = np.sort(index[:, alone], axis=1)[amounts[flows][:, alone] > 0] if alone else np.zeros(0, np.int64)
+        first_unit = memory.append(UNITS, owned)
+        counts, units_each = uses.sum(axis=1), (amounts[flows][:, alone] > 0).sum(axis=1)
+        rows = np.stack(
+            (found.bounds, first_use + np.cumsum(counts) - counts, counts,
+             first_unit + np.cumsum(units_each) - units_each, units_each), axis=1,
+        )  # fmt: skip
+        first = memory.append(SHARES, rows)
+        self._taken += [
+            (USES, first_use, int(counts.sum())),
+            (UNITS, first_unit, len(owned)),
+            (SHARES, first, len(rows)),
+        ]
+        share = np.full(len(alone_ps), NONE, np.int64)
+        share[flows] = np.arange(first, first + len(rows))
+        return share
+
+    def release(self) -> None:
+        """Leave the shares' rows to others."""
+        for table, first, rows in self._taken:
+            self.shares.memory.release(table, first, rows)
+        self._taken.clear()
+
+    def _enter_exchanges(self, job: Job) -> None:
+        """Note where the bytes of all-to-alls come from; the cards' own ends of them are alike."""
+        row = Ops([self.kind_of(job.question)], np.zeros(1, np.int64), self.shares).rows[0]
+        for lanes, places, asked in zip(job.lanes, job.places, job.asked, strict=True):
+            self.rows[np.ix_(places, self._place[asked])] = row
+            for number in asked:
+                self._exchanges.setdefault(number, []).append((job.scalars, lanes, places))
+
+    def exchange(self, number: int) -> Exchanges:
+        """What the ranks of the batch send and get in the all-to-all of a question; ProgramError as its Work."""
+        site, found = self.timeline.questions[number].site, list[tuple[Ints, Ints, Ints]]()
+        for scalars, lanes, places in self._exchanges[number]:
+            work = lane_work(site.instruction, self._sizes(site, scalars, [lanes]))
+            assert isinstance(work.shape, CollectiveShape)
+            sent, received = (
+                np.array(parts, np.int64).T for parts in (work.shape.part_bytes, work.shape.received_bytes)
+            )
+            found.append((places, sent, received))
+        order = np.argsort(np.concatenate([places for places, _, _ in found]))
+        return Exchanges(*(np.concatenate([entry[n] for entry in found])[order] for n in (1, 2)))
+
+    def _one_by_one(self, job: Job) -> None:
+        """Cost every lane of a job by itself."""
+        for places, asked in zip(job.places, job.asked, strict=True):
+            for number in asked:
+                ops = [self.op(place, number) for place in places.tolist()]
+                at = int(self._place[number])
+                self.rows[places, at] = Ops(ops, np.arange(len(ops)), self.shares).rows
+                for place, op in zip(places.tolist(), ops, strict=True):
+                    for unit, amount in op.demand.amounts if op.runs_alone else ():
+                        self.amounts[place, at, unit - self._first] = amount
+
+    def is_lane(self, number: int) -> bool:
+        """Whether a question is one of the lanes."""
+        return bool(self._place[number] != NONE)
+
+    def kind_of(self, number: int) -> Op:
+        """An operation of a question of the same form in the same queue, on the first rank."""
+        form, site = self.timeline.questions[number]
+        if (form, site.queue) not in self._kinds:
+            self._kinds[form, site.queue] = self.op(0, number)
+        return self._kinds[form, site.queue]
+
+    def op(self, place: int, number: int) -> Op:
+        """One operation as an object."""
+        costs = [self.costs.cost(number, self.bindings[place])]
+        return self.card.ops([self.timeline.questions[number]], costs, ())[0]
+
+
+class LaneOps(Ops):
+    """What every site asks on one rank of a batch: in the batch's lanes what that says, elsewhere what `base` asks.
+
+    An all-to-all among the lanes brings row `place` of `batch.exchange(question)`, as its message says too. Of lanes
+    `base` has but the kind: operations of another rank.
+    """
+
+    def __init__(self, batch: Batch, place: int, base: Ops) -> None:
+        super().__init__(_Made(batch, place, base), base.asked, batch.shares)
+        self.batch, self.place, self.base = batch, place, base
+
+    @property
+    def actions(self) -> Ints:
+        """What is done at each site."""
+        return self.base.actions
+
+    @property
+    def by_question(self) -> Ints:
+        """Operations as rows of the calendar's table, by question."""
+        rows = self.base.by_question.copy()
+        rows[self.batch.lanes] = self.batch.rows[self.place]
+        return rows
+
+    def use_by_question(self, number: Mapping[str, int], first: int) -> tuple[Ints, Ints]:
+        """As `Ops.use_by_question`."""
+        busy, asks = (column.copy() for column in self.base.use_by_question(number, first))
+        lanes, amounts = self.batch.lanes, self.batch.amounts[self.place]
+        own = [number[self.base.made[lane].busy[0]] for lane in lanes.tolist()]
+        asks[lanes] = busy[lanes] = 0
+        asks[lanes, : amounts.shape[1]] = amounts
+        busy[lanes, : amounts.shape[1]] = amounts > 0
+        busy[lanes, own] = True
+        return busy, asks
+
+
+class _Made(Sequence[Op]):
+    """The operations of a rank's questions, made when they are asked for."""
+
+    def __init__(self, batch: Batch, place: int, base: Ops) -> None:
+        self._batch, self._place, self._base = batch, place, base
+        self._known: dict[int, Op] = {}
+
+    def __len__(self) -> int:
+        return len(self._base.made)
+
+    @overload
+    def __getitem__(self, index: int) -> Op: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Op]: ...
+    def __getitem__(self, index: int | slice) -> Op | list[Op]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        if not self._batch.is_lane(index):
+            return self._base.made[index]
+        if index not in self._known:
+            self._known[index] = self._batch.op(self._place, index)
+        return self._known[index]
+
+
+def lane_ops(
+    timeline: Timeline, costs: Costs, card: Card, shares: Shares, bindings: Sequence[Binding]
+) -> tuple[Batch, list[Ops]] | None:
+    """What every rank's sites ask, made in lanes; None where too few ranks differ, or all bind tuples alone.
+
+    Ranks that share their extents, and cannot be told apart by any Work, get the same object.
+    """
+    distinct = {id(binding.extents): binding for binding in bindings}
+    groups = alike(list(distinct.values())) if len(distinct) >= FEWEST_RANKS else None
+    if groups is None:
+        return None
+    if any(own.tables.keys() != groups[0].tables.keys() for own in groups):
+        return None
+    numbers, plain = in_lanes(timeline.questions, groups[0].tables)
+    if not numbers:
+        return None
+    batch = Batch(timeline, costs, card, shares, list(distinct.values()))
+    batch.fill(groups, numbers)
+    rest = tuple(sorted({*range(len(timeline.questions))} - {*numbers}))
+    places = {key: place for place, key in enumerate(distinct)}
+    bases: dict[int, tuple[list[Cost], Ops]] = {}
+    known: dict[tuple[int, int], Ops] = {}
+    found = []
+    for binding in bindings:
+        shared = binding.extents.common if plain and isinstance(binding.extents, RankExtents) else binding.extents
+        own = costs.answers(binding, rest, shared)
+        if id(own) not in bases:
+            bases[id(own)] = own, _base(batch, rest, own)
+        place, base = places[id(binding.extents)], bases[id(own)][1]
+        found.append(known.setdefault((place, id(base)), LaneOps(batch, place, base)))
+    return batch, found
+
+
+def _base(batch: Batch, rest: Sequence[int], costs: Sequence[Cost]) -> Ops:
+    """What ranks alike ask: the costs of the rest, and for lanes an operation of the same kind."""
+    questions = batch.timeline.questions
+    made: list[Op | None] = [None] * len(questions)
+    for number, op in zip(rest, batch.card.ops([questions[n] for n in rest], costs, ()), strict=True):
+        made[number] = op
+    for number in batch.lanes.tolist():
+        made[number] = batch.kind_of(number)
+    return Ops([op for op in made if op is not None], batch.timeline.asked, batch.shares)
