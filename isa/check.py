@@ -79,8 +79,9 @@ def _check_all(program: Program) -> None:
     declared = _Declared.by(program)
     _check_declarations(program, declared)
     uses: dict[str, dict[str, _Use]] = {}
+    fine: set[tuple[object, ...]] = set()
     for index, block in enumerate(program.blocks):
-        uses[block.name] = _check_block(program, declared, index, block)
+        uses[block.name] = _check_block(program, declared, index, block, fine)
     extents = _Extents(program)
     for index, call in enumerate(program.calls):
         try:
@@ -132,8 +133,13 @@ def _check_dims(declared: _Declared, where: str, kind: TensorType, place: Place)
             raise IllegalProgramError(f"{where}: dimension {dim!r} is not an integer from 0 to {MAX_UINT}", place)
 
 
-def _check_block(program: Program, declared: _Declared, index: int, block: Block) -> dict[str, _Use]:
-    """Check one block; returns how it uses its buffers, by name."""
+def _check_block(
+    program: Program, declared: _Declared, index: int, block: Block, fine: set[tuple[object, ...]]
+) -> dict[str, _Use]:
+    """Check one block; returns how it uses its buffers, by name.
+
+    `fine` are instructions, with the types of their operands, that blocks before it have shown to be legal.
+    """
     at: Place = ("block", index)
     params = [name for name, _ in block.params]
     _distinct(f"buffer of block {block.name}", "param", params, at=at)
@@ -146,13 +152,13 @@ def _check_block(program: Program, declared: _Declared, index: int, block: Block
             _check_dims(declared, f"block {block.name}: {name}", kind, place)
     _distinct(f"extent of block {block.name}", "extent", block.extents, at=at)
     for position, name in enumerate(block.extents):
-        if name in {extent.name for extent in program.extents}:
+        if name in declared.scalars or name in declared.names[NameKind.EXTENT]:
             place = (*at, "extent", position)
             raise IllegalProgramError(f"block {block.name}: extent {name!r} is one of the program's already", place)
     shapes, tracker, counts = BlockShapes(block, program.group_sizes), _Uses(block), _Counts()
     for position, issue in enumerate(block.body):
         try:
-            _check_issue(program, declared, shapes, issue)
+            _check_issue(program, declared, shapes, issue, fine)
             tracker.add(issue.instruction)
             counts.add(issue)
         except ProgramError as error:
@@ -161,7 +167,9 @@ def _check_block(program: Program, declared: _Declared, index: int, block: Block
     return tracker.uses
 
 
-def _check_issue(program: Program, declared: _Declared, shapes: BlockShapes, issue: Issue) -> None:
+def _check_issue(
+    program: Program, declared: _Declared, shapes: BlockShapes, issue: Issue, fine: set[tuple[object, ...]]
+) -> None:
     if issue.queue not in program.queues:
         raise ProgramError(f"no queue {issue.queue!r}; the program has {', '.join(program.queues) or 'none'}")
     for semaphore, count in issue.waits:
@@ -169,7 +177,16 @@ def _check_issue(program: Program, declared: _Declared, shapes: BlockShapes, iss
             raise ProgramError(f"waits for {semaphore!r}, which is neither a queue nor a semaphore")
         if not is_integer(count):
             raise ProgramError(f"waits for {semaphore!r} and {count!r}, which is no integer of 64 bits")
-    instruction = issue.instruction
+    _check_instruction(program, declared, shapes, issue.instruction, fine)
+
+
+def _check_instruction(
+    program: Program,
+    declared: _Declared,
+    shapes: BlockShapes,
+    instruction: Instruction,
+    fine: set[tuple[object, ...]],
+) -> None:
     for name, kind, value in _operands(instruction):
         if not kind.legal(value):
             raise ProgramError(f"{instruction.mnemonic}: {name} is {value!r}, must be: {kind.label}")
@@ -179,6 +196,10 @@ def _check_issue(program: Program, declared: _Declared, shapes: BlockShapes, iss
             raise ProgramError(f"{instruction.mnemonic}: {kind.names.value} {value!r} is not declared")
     if isinstance(instruction, SIGNAL) and instruction.semaphore in program.queues:
         raise ProgramError(f"signal: {instruction.semaphore!r} is a queue, whose semaphore counts its instructions")
+    types = shapes.block.types
+    known = (instruction, *[types.get(ref.buffer) for ref, _ in instruction.refs()])
+    if known in fine:
+        return
     for ref, _ in instruction.refs():
         shapes.type_of(ref)
         if ref.at is not None and ref.at not in declared.scalars:
@@ -186,6 +207,7 @@ def _check_issue(program: Program, declared: _Declared, shapes: BlockShapes, iss
                 f"{instruction.mnemonic}: {ref} begins at {ref.at!r}, which is no declared scalar extent"
             )
     instruction.check(shapes)
+    fine.add(known)
 
 
 def _is_parameter(block: Block, kind: Kind, value: object) -> bool:

@@ -31,17 +31,21 @@ def program_classes(graph: Graph, layout: Layout, cuts_blocks: bool) -> tuple[in
     biased = any(_first_adds(layer) for layer in graph.layers)
     slices_biased = any(isinstance(layer.mlp, Moe) and layer.mlp.experts.down_bias for layer in graph.layers)
     sizes, counts = (graph.vocab_size, *_latent_widths(graph)), _expert_counts(graph)
+
+    def of_share(share: ExpertShare) -> Hashable:
+        return share.count, slices_biased and not share.slice_, share.slice_ if cuts_blocks else 0
+
     of_index = [
         (*(share_of(size, layout.tp, index)[1] for size in sizes), biased and index == 0, index if cuts_blocks else 0)
         for index in range(layout.tp)
     ]
 
-    def of_share(share: ExpertShare) -> Hashable:
-        return share.count, slices_biased and not share.slice_, share.slice_ if cuts_blocks else 0
+    own = [[layout.experts_of(rank, count) for count in counts] for rank in range(layout.ep * layout.etp)]
+    of_place = [tuple(of_share(share) for share in shares) for shares in own]
 
     def key(rank: int) -> Hashable:
-        own = (of_share(layout.experts_of(rank, count)) for count in counts)
-        return layout.stage_of(rank), of_index[layout.tp_index_of(rank)], *own
+        place = rank % layout.stage_cards % len(of_place)
+        return layout.stage_of(rank), of_index[layout.tp_index_of(rank)], of_place[place]
 
     return lowest(layout, key)
 

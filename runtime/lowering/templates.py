@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 
 from ...isa.program import Buffer, Call
 from ...models.blocks import DecoderLayer
@@ -79,20 +79,33 @@ class Weights:
 
 def layer_kind(layer: DecoderLayer) -> Hashable:
     """What two layers share that differ only in their index and in where it stands first in their tensors' names."""
-    return _kind(layer, layer.index, f".{layer.index}.")
+    leaves: list[Hashable] = []
+    _collect(layer, layer.index, f".{layer.index}.", leaves)
+    return tuple(leaves)
 
 
-def _kind(value: object, index: int, own: str) -> Hashable:
+def _collect(value: Hashable, index: int, own: str, leaves: list[Hashable]) -> None:
+    """Append what a value is made of, each part after its type or its length, so that nothing else gives the same."""
     if isinstance(value, str):
         at, pattern = value.find(own), value.find("{")
         if pattern >= 0 and not 0 <= at < pattern:  # a number that is put in for the braces might be taken for it
-            return index, value
-        return value.replace(own, ".#.", 1)
-    if isinstance(value, tuple):
-        return tuple([_kind(item, index, own) for item in value])
-    if not is_dataclass(value):
-        return value
-    skipped = isinstance(value, DecoderLayer)
-    return type(value), *[
-        _kind(getattr(value, one.name), index, own) for one in fields(value) if not (skipped and one.name == "index")
-    ]
+            leaves.append(index)
+        leaves.append(value.replace(own, ".#.", 1))
+    elif isinstance(value, tuple):
+        leaves.append(len(value))
+        for item in value:
+            _collect(item, index, own, leaves)
+    elif names := _names(type(value)):
+        leaves.append(type(value))
+        for name in names:
+            _collect(getattr(value, name), index, own, leaves)
+    else:
+        leaves.append(value)
+
+
+@cache
+def _names(kind: type) -> tuple[str, ...]:
+    """The fields by which a part of a layer is told from another; none of what is no dataclass."""
+    if not is_dataclass(kind):
+        return ()
+    return tuple(one.name for one in fields(kind) if not (kind is DecoderLayer and one.name == "index"))

@@ -33,9 +33,9 @@ def test_dimensions_are_numbers_once_extents_are_bound() -> None:
     [
         ({}, "extent 't' is not bound; bound: none"),
         ({"n": (3,)}, "extent 't' is not bound; bound: n"),
-        ({"t": (1, 2)}, r"extent 't' is a dimension and must be one number, 0 or more; it is \(1, 2\)"),
-        ({"t": ()}, r"extent 't' is a dimension .* it is \(\)"),
-        ({"t": (-1,)}, r"extent 't' is a dimension .* it is \(-1,\)"),
+        ({"t": (1, 2)}, r"extent 't' is a scalar and must be one number, 0 or more; it is \(1, 2\)"),
+        ({"t": ()}, r"extent 't' is a scalar .* it is \(\)"),
+        ({"t": (-1,)}, r"extent 't' is a scalar .* it is \(-1,\)"),
     ],
 )
 def test_an_extent_that_is_not_bound_to_a_length_is_refused(extents: dict[str, tuple[int, ...]], message: str) -> None:
