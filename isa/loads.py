@@ -76,7 +76,8 @@ def rank_extents(
     """
     classes = np.array([_number(commons), _number(tables)])
     classes = np.unique(classes, axis=1, return_inverse=True)[1].reshape(-1)
-    for table in {id(table): table for own in tables for table in own.values()}.values():
+    distinct = {id(own): own for own in tables}.values()
+    for table in {id(table): table for own in distinct for table in own.values()}.values():
         if classes.max(initial=-1) + 1 == len(classes):
             break  # no two ranks are equal
         rows = [row.tobytes() for row in table.values]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from ..isa.instruction import split_even
+from ..isa.instruction import share_of
 from ..isa.loads import rank_extents
 from ..isa.program import Binding
 from .context import Context, mode_of
@@ -57,7 +57,8 @@ def step_bindings(plan: JobPlan, step: Step, routed: Mapping[str, LayerLoads] = 
     shares, commons = share_extents(plan.graph, layout), []
     for rank in range(layout.cards):
         shared, share = by_holder[layout.holder_of(rank)], shares[layout.expert_card_of(rank)]
-        rows, standing = split_even(shared["tokens"][0], layout.tp)[layout.tp_index_of(rank)][1], plan.standing(rank)
+        rows = share_of(shared["tokens"][0], layout.tp, layout.tp_index_of(rank))[1]
+        standing = plan.standing(rank)
         key = (id(shared), id(share), id(standing), rows)
         if key not in known:
             known[key] = shared | share | standing | {SHARE: (rows,)}

@@ -21,18 +21,20 @@ def draw(tokens: Array, top_k: int, ranks: Array, skew: float, seed: Any) -> Arr
     The expert at `ranks[r]` is drawn with weight (r + 1) ** -skew among those that the token has not yet: successive
     draws, as the top k of logits with Gumbel noise are. A source's tokens follow from the seed and its number alone.
     """
-    keep, other, tails = _tables(len(ranks), skew)
-    narrow = np.uint16 if tokens.max(initial=0) <= np.iinfo(np.uint16).max else np.uint32
-    found = np.empty((len(tokens), len(ranks)), np.int64 if narrow is np.uint32 else narrow)
+    by_rank, tails = _tables(len(ranks), skew)
+    keep, other = (np.empty_like(table) for table in by_rank)
+    keep[ranks], other[ranks] = by_rank[0], ranks[by_rank[1]]
+    narrow = np.uint16 if tokens.max(initial=0) <= np.iinfo(np.uint16).max else np.int64
+    found = np.zeros((len(tokens), len(ranks)), narrow)
     _draw(tokens.astype(np.int64), top_k, ranks.astype(np.int32), keep, other, tails, np.uint64(seed), found)
     return found
 
 
 @lru_cache(maxsize=16)
-def _tables(experts: int, skew: float) -> tuple[Array, Array, Array]:
+def _tables(experts: int, skew: float) -> tuple[tuple[Array, Array], Array]:
     """What draws look up: `_alias` of the shares of ranks, and the weight of every rank and all after it."""
     weights = np.arange(1, experts + 1, dtype=np.float64) ** -skew
-    return *_alias(weights / weights.sum()), np.append(np.cumsum(weights[::-1])[::-1], 0.0)
+    return _alias(weights / weights.sum()), np.append(np.cumsum(weights[::-1])[::-1], 0.0)
 
 
 def _alias(shares: Array) -> tuple[Array, Array]:
@@ -62,38 +64,37 @@ def _mixed(x):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _draw(tokens, top_k, ranks, keep, other, tails, seed, found):  # type: ignore[no-untyped-def]
-    """Fill found[source, expert]; a token marks the ranks it has drawn with its number."""
+    """Add to found[source, expert]; a token marks the experts it has drawn with its number among all."""
     experts = uint64(len(ranks))
-    mine, marks = np.empty(len(ranks), np.int32), np.empty(len(ranks), np.int32)
+    marks = np.full(len(ranks), -1, np.int64)
+    token = 0
     for source in range(len(tokens)):
-        mine[:] = 0
-        marks[:] = -1
+        own = found[source]
         state = _mixed(seed + uint64(source + 1) * uint64(0xD1B54A32D192ED03))
-        for token in range(tokens[source]):
+        for _ in range(tokens[source]):
             drawn = refused = 0
             while drawn < top_k:
                 state += _STEP
                 bits = _mixed(state)
                 first = np.int64(((bits >> uint64(32)) * experts) >> uint64(32))
                 second = other[first]
-                rank = second if (bits & uint64(0xFFFFFFFF)) >= keep[first] else first
-                if marks[rank] == token:
+                expert = second if (bits & uint64(0xFFFFFFFF)) >= keep[first] else first
+                if marks[expert] == token:
                     refused += 1
                     if refused < _PATIENCE:
                         continue
-                    state, rank = _beyond(state, tails, marks, token)
-                marks[rank] = token
-                mine[rank] += 1
+                    state, expert = _beyond(state, tails, ranks, marks, token)
+                marks[expert] = token
+                own[expert] += 1
                 drawn += 1
-        for place in range(len(ranks)):
-            found[source, ranks[place]] = mine[place]
+            token += 1
 
 
 @njit(cache=True, nogil=True)
-def _beyond(state, tails, marks, token):  # type: ignore[no-untyped-def]
-    """A rank that the token has not, drawn among those from the first such on; tails[r] weighs r and all after it."""
+def _beyond(state, tails, ranks, marks, token):  # type: ignore[no-untyped-def]
+    """An expert that the token has not, among those from the first such rank on; tails[r] weighs r and all after it."""
     first = 0
-    while marks[first] == token:
+    while marks[ranks[first]] == token:
         first += 1
     while True:
         state += _STEP
@@ -106,5 +107,5 @@ def _beyond(state, tails, marks, token):  # type: ignore[no-untyped-def]
                 low = middle
             else:
                 high = middle
-        if marks[low] != token:
-            return state, low
+        if marks[ranks[low]] != token:
+            return state, np.int64(ranks[low])

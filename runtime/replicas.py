@@ -46,12 +46,14 @@ def placements_of(graph: Graph, layout: Layout, loads: Mapping[int, Sequence[flo
     """The placement of every expert layer by its name; layers without loads count as evenly loaded."""
     if not layout.redundant:
         return {}
-    found = {}
+    found, known = dict[str, Placement](), dict[tuple[float, ...], Placement]()
     for layer in graph.layers:
         if isinstance(layer.mlp, Moe):
             experts = layer.mlp.experts.count
-            own = loads.get(layer.index, (1.0,) * experts)
-            found[layer_name(layer)] = placement_of(own, layout.slots(experts), layout.ep)
+            own = tuple(loads.get(layer.index, (1.0,) * experts))
+            if own not in known:
+                known[own] = placement_of(own, layout.slots(experts), layout.ep)
+            found[layer_name(layer)] = known[own]
     return found
 
 

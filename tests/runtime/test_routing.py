@@ -209,6 +209,33 @@ def test_a_saved_routing_gives_the_spans_of_the_run_that_wrote_it(
     assert not any("every expert is given as many" in text for text in off.report.warnings)
 
 
+def test_drawn_loads_that_were_saved_give_the_same_spans_again(path: Path, tmp_path: Path) -> None:
+    """Of a skewed run on cards that are never equal; even loads take less time, and copies by what was saved too."""
+    file = tmp_path / "routing.json"
+    sized = ["--no-payload", "--batch", "16", "--input-len", "100", "--output-len", "1", "--layout", "dp=4,ep=4"]
+    words = ["run", str(path), *sized, "--dtype", "float32", "--kv-dtype", "float32", "--routing", "zipf:2"]
+    result = CliRunner().invoke(cli, [*words, "--save-routing", str(file)])
+    assert result.exit_code == 0 and "Expert load (zipf:2)" in result.output, result.output
+    options: dict[str, Any] = {"payload": False, "prompt_ids": (), "max_new_tokens": None, "ignore_eos": False}
+    options |= {"batch": 16, "input_len": 100, "output_len": 1}
+    drawn, again, even, copied = (
+        run_job(job(path, "dp=4,ep=4", **options, **more))
+        for more in (
+            {"routing": "zipf:2"},
+            {"routing": f"recorded:{file}"},
+            {},
+            {"routing": "zipf:2", "redundant_experts": 5, "expert_loads": str(file)},
+        )
+    )
+    assert again.spans == drawn.spans and again.memory == drawn.memory
+    skewed, level, spread = (result.report.expert_loads for result in (drawn, even, copied))
+    assert skewed and level and spread
+    assert spread.largest.card_over_mean < skewed.largest.card_over_mean
+    # 3200 choices of seven experts are 457 each and one more for the first, which stands with another on a card
+    assert level.largest.card_over_mean == pytest.approx((458 + 457) / (3200 / 4))
+    assert even.report.totals.elapsed_ps < drawn.report.totals.elapsed_ps
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
