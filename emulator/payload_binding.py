@@ -19,28 +19,10 @@ from ..isa.work import Unit
 from .kernels.binding import Thunk
 from .kernels.registry import KERNELS
 from .payload_link import LinkOp, link_op
+from .undefined import LEFT_UNDEFINED
 
 # Read as bf16, fp16 or fp32 it is NaN, as int32 or int64 beyond any index: what unset memory holds in debug.
 UNSET = np.uint16(0x7FFF)
-
-# What an instruction may leave undefined: its source, on members that are not the root, or beyond the rows that came.
-LEFT_UNDEFINED = {
-    ("reduce_scatter", Role.INOUT),
-    ("reduce", Role.INOUT),
-    ("link_gather", Role.OUT),
-    ("all_to_all", Role.OUT),
-    ("permute", Role.OUT),
-    ("regroup", Role.OUT),
-    ("grouped_matmul", Role.OUT),
-    ("grouped_gated", Role.OUT),
-    ("fused_grouped_matmul", Role.OUT),
-    ("fused_packed_grouped_matmul", Role.OUT),
-    ("packed_grouped_matmul", Role.OUT),
-    ("quantised_grouped_matmul", Role.OUT),
-    ("grouped_quantise", Role.OUT),
-    ("grouped_quantise_static", Role.OUT),
-    ("grouped_situ_gated", Role.OUT),
-}
 
 
 @dataclass

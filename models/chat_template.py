@@ -6,15 +6,15 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..isa.errors import ConfigError
-from . import chat_sandbox
-from .chat_sandbox import MOST_SECONDS
+from ..isa.late import late
 
-# -P: the script's own folder is no place to import from.
-_CHILD = (sys.executable, "-P", str(Path(chat_sandbox.__file__)))
+if TYPE_CHECKING:
+    from . import chat_sandbox
+else:
+    chat_sandbox = late(".chat_sandbox", __package__)
 
 Conversation = Sequence[Mapping[str, Any]]
 
@@ -27,13 +27,15 @@ def render_chats(template: str, conversations: Sequence[Conversation], where: st
     refuses the messages, tries to reach out of the sandbox, or takes more time or memory than any honest one.
     """
     asked = {"template": template, "conversations": [list(messages) for messages in conversations], "values": values}
+    most_seconds = chat_sandbox.MOST_SECONDS
+    child_command = (sys.executable, "-P", str(chat_sandbox.__file__))  # -P: its own folder is no place to import from
     try:
         child = subprocess.run(
-            _CHILD, input=json.dumps(asked).encode(), capture_output=True, timeout=MOST_SECONDS, check=False
+            child_command, input=json.dumps(asked).encode(), capture_output=True, timeout=most_seconds, check=False
         )
         answer = json.loads(child.stdout)
     except subprocess.TimeoutExpired:
-        raise ConfigError(f"{where}: chat template: runs for more than {MOST_SECONDS} s; it may never end") from None
+        raise ConfigError(f"{where}: chat template: runs for more than {most_seconds} s; it may never end") from None
     except OSError as error:
         raise ConfigError(f"{where}: chat template: no process to run it in ({error})") from None
     except ValueError:  # the child was stopped before it could answer

@@ -11,12 +11,16 @@ import mmap
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import gguf
+from typing import TYPE_CHECKING, Any
 
 from ..isa.errors import ConfigError, NotYetError
+from ..isa.late import late
 from .paths import refuse_endless
+
+if TYPE_CHECKING:
+    import gguf
+else:
+    gguf = late("gguf")
 
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import gguf
 import numpy as np
 
 from ..isa.dtype import BF16, FP16, FP32, DType
 from ..isa.errors import ConfigError, NotYetError, UnsupportedError
+from ..isa.late import late
 from .blocks import Graph
 from .config import read_config
 from .fields import short
@@ -19,12 +19,12 @@ from .model_config import ModelConfig
 from .registry import family_of_gguf, known_families
 from .store import Array, Shape
 
-_DIRECT = {
-    gguf.GGMLQuantizationType.F32: FP32,
-    gguf.GGMLQuantizationType.F16: FP16,
-    gguf.GGMLQuantizationType.BF16: BF16,
-}
-_ARCHES = {name: arch for arch, name in gguf.MODEL_ARCH_NAMES.items()}
+if TYPE_CHECKING:
+    import gguf
+else:
+    gguf = late("gguf")
+
+_DIRECT = {"F32": FP32, "F16": FP16, "BF16": BF16}
 # llama.cpp's key (after "<arch>.") to the published one; both mean the same number
 _KEYS = {
     "block_count": "num_hidden_layers",
@@ -66,7 +66,7 @@ class GgufStore:
 
     def dtype(self, name: str) -> DType:
         """fp16 and bf16 as stored; everything else as fp32."""
-        return _DIRECT.get(self._tensor(name).kind, FP32)
+        return _DIRECT.get(self._tensor(name).kind.name, FP32)
 
     def where(self, name: str) -> str:
         """The file."""
@@ -96,7 +96,7 @@ class GgufStore:
         return flat if len(tensor.shape) == 1 else flat.reshape(tensor.shape[0], -1)
 
     def _decode(self, tensor: GgufTensor, stored: Array) -> Array:
-        dtype = _DIRECT.get(tensor.kind)
+        dtype = _DIRECT.get(tensor.kind.name)
         if dtype is not None:
             return np.ascontiguousarray(stored).view(dtype.storage)
         try:
@@ -197,7 +197,9 @@ def _plain(value: Any) -> Any:
 
 def _match(file: GgufFile, graph: Graph) -> dict[str, GgufTensor]:
     """Published name to tensor, through the library's own table of names; what is absent is left out."""
-    table = gguf.get_tensor_name_map(_ARCHES[file.metadata["general.architecture"]], len(graph.layers))
+    wanted = file.metadata["general.architecture"]
+    arch = next(arch for arch, name in gguf.MODEL_ARCH_NAMES.items() if name == wanted)
+    table = gguf.get_tensor_name_map(arch, len(graph.layers))
     found = {}
     for name in parameter_shapes(graph):
         own = table.get_name(name, try_suffixes=(".weight", ".bias"))

@@ -6,12 +6,10 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from ..emulator.kernels.binding import Thunk
-from ..emulator.payload import Inspect, Site
 from ..isa.errors import ConfigError
 from ..isa.experts import GROUPED_MATMUL
 from ..models.checkpoint import Checkpoint
@@ -22,6 +20,10 @@ from .kv_cache import PagePools
 from .lowering.passes.packed import INPUT_SCALE, LARGEST, pairs, scale_beside
 from .plan import JobPlan, Lengths
 from .scheduler import Request, Step
+
+if TYPE_CHECKING:  # kernels, which a run without numbers does without
+    from ..emulator.kernels.binding import Thunk
+    from ..emulator.payload import Inspect, Site
 
 SEQUENCE_TOKENS = 64  # of seeded calibration sequences, where the model takes so many
 MOST_TOKENS = 1 << 20

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
+from typing import TYPE_CHECKING
 
-from ..emulator.payload import Site
 from .plan import JobPlan
 from .portions import portions
 from .scheduler import Step
+
+if TYPE_CHECKING:  # kernels, which a run without numbers does without
+    from ..emulator.payload import Site
 
 
 def layer_of(plan: JobPlan, site: Site) -> int | None:

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,13 +20,13 @@ from ..emulator.span import Span, in_order
 from ..emulator.span_columns import CardColumns
 from ..emulator.ticket import Submission
 from ..isa.instruction import Array
+from ..isa.late import late
 from ..isa.program import Program
 from ..models.checkpoint import Checkpoint
 from .binding import step_bindings, step_variants
 from .job import Job
 from .layer_loads import LayerLoads, Loads
 from .memory import JobMemory
-from .numbers import Numbers, StepNumbers
 from .plan import Variant
 from .prepare import Prepared, prepare
 from .report import Report
@@ -35,6 +36,12 @@ from .scheduler import Request, Step
 from .skews import Skews
 from .summary import evidence_of, summarise
 from .watch import Watch
+
+if TYPE_CHECKING:
+    from . import numbers as numbers_room
+    from .numbers import Numbers, StepNumbers
+else:
+    numbers_room = late(".numbers", __package__)  # with its kernels
 
 Progress = Callable[[int, int | None, str], None]  # (steps done, steps in all if known, what is going on)
 
@@ -174,7 +181,7 @@ def _run(state: RunState, say: Progress) -> None:
 
 def _numbers(prepared: Prepared, watch: Watch) -> Numbers:
     seed, choose = prepared.job.seed, prepared.choose
-    return Numbers(prepared.plan, prepared.checkpoint, seed, choose=choose, inspect=watch.inspect)
+    return numbers_room.Numbers(prepared.plan, prepared.checkpoint, seed, choose=choose, inspect=watch.inspect)
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ..emulator.kernels.binding import Thunk
-from ..emulator.payload import Site
-from ..emulator.payload_binding import LEFT_UNDEFINED
+from ..emulator.undefined import LEFT_UNDEFINED
 from ..isa.activations import GROUPED_QUANTISE, GROUPED_QUANTISE_STATIC, QUANTISE, QUANTISE_STATIC
 from ..isa.dma import SCATTER
 from ..isa.dtype import decode
@@ -28,6 +26,10 @@ from .plan import JobPlan
 from .report import OutOfRange
 from .scheduler import Step
 from .watch_heads import head_of
+
+if TYPE_CHECKING:  # kernels, which a run without numbers does without
+    from ..emulator.kernels.binding import Thunk
+    from ..emulator.payload import Site
 
 # Where all these bits are set a float is infinite or NaN, by the bits of a stored element.
 _NOT_FINITE: dict[str, Any] = {

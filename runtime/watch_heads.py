@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from ..emulator.payload import Site
+from typing import TYPE_CHECKING
+
 from ..isa.operands import Ref
 from ..isa.recurrent import GATED_DELTA
 from ..models.blocks import Attention, DeltaNet, LatentAttention
 from .layout import Layout, kv_heads_of
+
+if TYPE_CHECKING:  # kernels, which a run without numbers does without
+    from ..emulator.payload import Site
 
 Run = tuple[str, int, int, int]  # what the heads are, the first one's number, how many, columns of each
 
