@@ -10,7 +10,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers, processors
 
 from siltwin.isa.errors import ConfigError, NotYetError
-from siltwin.models import chat_template
+from siltwin.models import chat_sandbox, chat_template
 from siltwin.models.checkpoint import open_checkpoint
 from siltwin.models.gguf_tokenizer import gguf_tokenizer
 from siltwin.models.shelf import list_models
@@ -191,7 +191,7 @@ def test_a_template_that_breaks_or_reaches_out_is_refused(template: str) -> None
     ids=["endless loop", "endless power", "doubling text"],
 )
 def test_a_template_that_runs_away_is_stopped(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_template, "MOST_SECONDS", 2)
+    monkeypatch.setattr(chat_sandbox, "MOST_SECONDS", 2)
     with pytest.raises(ConfigError, match="here: chat template: (runs for more than 2 s|.*memory)"):
         chat(template)
 
