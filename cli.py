@@ -127,6 +127,8 @@ JOB_OPTIONS: tuple[Callable[[F], F], ...] = (
     click.option("--output-len", type=int, metavar="N", help="Decode steps of each."),
     click.option("--cached-len", type=int, metavar="N", help="Tokens already in the KV cache of each."),
     click.option("--cp-prefill", metavar="ring|allgather", help="How prompts reach a context over cp (default: ring)."),
+    click.option("--mla", metavar="absorbed|expanded|auto", help="Products of latent attention (default: the fewer)."),
+    click.option("--mla-piece-tokens", type=int, metavar="N", help="Cached tokens expanded at a time (65536)."),
     click.option("--chunk-tokens", type=int, metavar="N", help="The most prompt tokens a step (default: no bound)."),
     click.option("--sequence-parallel", is_flag=True, help="Norms and residual stream on shares of the tokens."),
     click.option("--redundant-experts", type=int, metavar="N", default=0, help="Slots for copies of loaded experts."),

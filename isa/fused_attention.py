@@ -9,7 +9,7 @@ from .latent import LATENT_ATTENTION
 from .operands import ExtentName, In, InOut, OptionalIn, Out, Ref
 from .tensor import ATTENTION
 from .vector import ROPE
-from .work import Unit, Work
+from .work import Order, Unit, Work
 
 
 class ROPE_ATTENTION(Instruction, opcode=0xA9, unit=Unit.TENSOR):
@@ -103,6 +103,8 @@ class ROPE_LATENT_ATTENTION(Instruction, opcode=0xAB, unit=Unit.TENSOR):
     rope_dim: int
     v_dim: int
     scale: float
+    order: Order = "auto"
+    piece_tokens: int = 0
 
     def parts(self, t: Shapes) -> Parts:
         """Copies of queries and latents, rotated; the latents scattered; and attention."""

@@ -20,7 +20,7 @@ from .instruction import (
 )
 from .operands import ExtentName, In, OptionalIn, Out, Ref
 from .paged import PagedContext, causal_mask
-from .work import LatentShape, Unit, Work
+from .work import LatentShape, Order, Unit, Work
 
 
 class LATENT_ATTENTION(Instruction, opcode=0x18, unit=Unit.TENSOR):
@@ -33,12 +33,14 @@ class LATENT_ATTENTION(Instruction, opcode=0x18, unit=Unit.TENSOR):
     V c. dst is [tokens, heads * v_dim]. Sequences, pages and lengths are as in attention.
 
     The products may be taken in two orders, which differ by rounding alone: expanded, K c and V c are made of every
-    cached token; absorbed, n K and V (sum of c) are made of every new one. Each sequence takes the order with fewer
-    operations, and Work says which.
+    cached token; absorbed, n K and V (sum of c) are made of every new one. `order` says which; with auto each sequence
+    takes the one with fewer operations. The cached tokens of all expanded sequences, one after the other, are expanded
+    `piece_tokens` at a time (0: all at once), and what the pieces give is merged by their sums of exponentials. What
+    stands between the products needs `workspace` bytes of device memory.
 
     `chosen` is int32 [tokens, top_k], as `select_keys` writes it: a query that sees more than top_k tokens attends to
     those at its row's positions alone, which must ascend; all others attend to all they see. Sequences longer than
-    top_k are absorbed, and only the chosen rows of the cache are gathered.
+    top_k are absorbed in any case, and only the chosen rows of the cache are gathered.
 
     With `cache_scales` fp32 [pages, page_tokens, groups] the cache holds codes, every `cache_group` of a row sharing a
     scale; `cache_rest` [pages, page_tokens, columns] then holds the end of the row as floats, such as r.
@@ -63,6 +65,8 @@ class LATENT_ATTENTION(Instruction, opcode=0x18, unit=Unit.TENSOR):
     cache_scales: OptionalIn = None
     cache_rest: OptionalIn = None
     cache_group: int = 0
+    order: Order = "auto"
+    piece_tokens: int = 0
 
     @property
     def paged(self) -> PagedCache:
@@ -75,6 +79,7 @@ class LATENT_ATTENTION(Instruction, opcode=0x18, unit=Unit.TENSOR):
     def check(self, t: Shapes) -> None:
         for name in ("heads", "nope_dim", "rope_dim", "v_dim"):
             require(getattr(self, name) > 0, self, f"{name} must be above 0")
+        require(self.piece_tokens >= 0, self, "piece_tokens must be 0 (all at once) or more")
         tokens = t.type_of(self.q_nope).shape[:1]
         for name, dim in (("q_nope", self.nope_dim), ("q_rope", self.rope_dim), ("dst", self.v_dim)):
             held, whole = t.type_of(getattr(self, name)), (*tokens, self.heads * dim)
@@ -103,7 +108,7 @@ class LATENT_ATTENTION(Instruction, opcode=0x18, unit=Unit.TENSOR):
         cache = s.shape(self.cache)
         dims = (self.heads, self.nope_dim, self.rope_dim, self.v_dim, self.paged.row(s) - self.rope_dim)
         top_k = s.shape(self.chosen)[1] if self.chosen is not None else 0
-        return LatentShape(*self._context().bound(s), *dims, cache[1], top_k)
+        return LatentShape(*self._context().bound(s), *dims, cache[1], top_k, self.order, self.piece_tokens)
 
     def work(self, s: Sizes) -> Work:
         shape = self.shape(s)

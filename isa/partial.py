@@ -12,7 +12,7 @@ import numpy as np
 from .instruction import Array, Instruction, Memory, Shapes, Sizes, bytes_of, require, require_apart, require_floats
 from .operands import ExtentName, In, OptionalIn, Out, Ref
 from .share import NOTHING, Seen, ShareContext, merged, part_of, soft_capped
-from .work import AttentionShape, LatentShape, Unit, VectorShape, Work
+from .work import AttentionShape, LatentShape, Order, Unit, VectorShape, Work
 
 
 def _store(m: Memory, dst: Ref, before: Ref | None, out: Array, lse: Array) -> None:
@@ -122,9 +122,9 @@ class PARTIAL_ATTENTION(Instruction, opcode=0x78, unit=Unit.TENSOR):
 class PARTIAL_LATENT_ATTENTION(Instruction, opcode=0x79, unit=Unit.TENSOR):
     """dst = the part of latent attention that a share of each sequence's cache gives, merged with the part `before`.
 
-    Queries, cache rows, w and the two orders of products are as in latent_attention; the share, and which of its rows
-    each query sees, as in partial_attention. A sequence takes the order that is cheaper for the causal attention of as
-    many queries and pairs, and Work says which.
+    Queries, cache rows, w, the two orders of products and pieces are as in latent_attention; the share, and which of
+    its rows each query sees, as in partial_attention. With order auto a sequence takes the one that is cheaper for the
+    causal attention of as many queries and pairs.
     """
 
     dst: Out
@@ -145,6 +145,8 @@ class PARTIAL_LATENT_ATTENTION(Instruction, opcode=0x79, unit=Unit.TENSOR):
     rope_dim: int
     v_dim: int
     scale: float
+    order: Order = "auto"
+    piece_tokens: int = 0
 
     def _context(self) -> ShareContext:
         lengths = (self.tables, self.q_lens, self.kv_lens, self.visible)
@@ -153,6 +155,7 @@ class PARTIAL_LATENT_ATTENTION(Instruction, opcode=0x79, unit=Unit.TENSOR):
     def check(self, t: Shapes) -> None:
         for name in ("heads", "nope_dim", "rope_dim", "v_dim"):
             require(getattr(self, name) > 0, self, f"{name} must be above 0")
+        require(self.piece_tokens >= 0, self, "piece_tokens must be 0 (all at once) or more")
         tokens = t.type_of(self.q_nope).shape[0]
         for name, dim in (("q_nope", self.nope_dim), ("q_rope", self.rope_dim)):
             held, whole = t.type_of(getattr(self, name)), (tokens, self.heads * dim)
@@ -169,12 +172,17 @@ class PARTIAL_LATENT_ATTENTION(Instruction, opcode=0x79, unit=Unit.TENSOR):
         require_apart(self, self.dst, self.q_nope, self.q_rope, self.cache, self.w)
         self._context().check(t, w.shape[1] + self.rope_dim)
 
-    def work(self, s: Sizes) -> Work:
-        context, latent = self._context(), s.shape(self.w)[1]
-        seen = context.seen(s)
+    def shape(self, s: Sizes) -> LatentShape:
+        """The geometry for bound extents: causal attention of as many queries and pairs."""
+        context, seen = self._context(), self._context().seen(s)
         lengths = tuple(one.queries for one in seen), tuple(one.causal_length for one in seen)
-        dims = (self.heads, self.nope_dim, self.rope_dim, self.v_dim, latent)
-        shape = LatentShape(*lengths, *dims, context.page_tokens(s) or 1)
+        dims = (self.heads, self.nope_dim, self.rope_dim, self.v_dim, s.shape(self.w)[1])
+        page_tokens = context.page_tokens(s) or 1
+        return LatentShape(*lengths, *dims, page_tokens, order=self.order, piece_tokens=self.piece_tokens)
+
+    def work(self, s: Sizes) -> Work:
+        context, shape = self._context(), self.shape(s)
+        seen = context.seen(s)
         return Work(
             Unit.TENSOR,
             ops=sum(self._ops(one, shape) for one in seen),

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Literal, NamedTuple
 
-from .dtype import DType
+from .dtype import FP32, DType
+
+Order = Literal["auto", "absorbed", "expanded"]  # of the products of latent attention
 
 
 class Unit(Enum):
@@ -58,12 +61,22 @@ class AttentionShape:
     soft_capped: bool = False
 
 
+class Stretch(NamedTuple):
+    """Cached tokens of one sequence that lie together: how many queries see some, in how many pairs, and the tokens."""
+
+    queries: int
+    pairs: int
+    tokens: int
+
+
 @dataclass(frozen=True)
 class LatentShape:
     """Latent attention of new tokens over their cached context, one entry of `q_lens`/`kv_lens` a sequence.
 
     A cached token is a latent of `latent_dim` elements and `rope_dim` more that all heads share. With `top_k` above 0 a
-    query that sees more tokens than that attends to so many chosen ones.
+    query that sees more tokens than that attends to so many chosen ones. `order` says how products are taken ("auto":
+    by each sequence's operations); the tokens of expanded sequences, one after the other, are expanded `piece_tokens`
+    at a time (0: all at once).
     """
 
     q_lens: tuple[int, ...]
@@ -75,6 +88,8 @@ class LatentShape:
     latent_dim: int
     page_tokens: int = 16
     top_k: int = 0
+    order: Order = "auto"
+    piece_tokens: int = 0
 
     def chooses(self, length: int) -> bool:
         """Whether the last query of a sequence of this length attends to chosen tokens alone."""
@@ -102,14 +117,80 @@ class LatentShape:
         return 2 * self.num_heads * expanded, 2 * self.num_heads * absorbed
 
     def expands(self, queries: int, length: int) -> bool:
-        """Whether a sequence is expanded: where that takes no more operations, and its queries do not choose."""
+        """Whether a sequence is expanded: by its order, or where that takes no more operations; never if it chooses."""
+        if self.chooses(length):
+            return False
+        if self.order != "auto":
+            return self.order == "expanded"
         expanded, absorbed = self.ops(queries, length)
-        return expanded <= absorbed and not self.chooses(length)
+        return expanded <= absorbed
 
     def taken_ops(self, queries: int, length: int) -> int:
         """Operations of one sequence in the order that it takes."""
         expanded, absorbed = self.ops(queries, length)
         return expanded if self.expands(queries, length) else absorbed
+
+    @property
+    def by_order(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """(new, cached) tokens of the sequences with new ones: those that are expanded, and those that are absorbed."""
+        pairs = [pair for pair in zip(self.q_lens, self.kv_lens, strict=True) if pair[0]]
+        expands = [self.expands(*pair) for pair in pairs]
+        chosen: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
+        for pair, is_expanded in zip(pairs, expands, strict=True):
+            chosen[not is_expanded].append(pair)
+        return chosen
+
+    @property
+    def pieces(self) -> list[tuple[Stretch, ...]]:
+        """What is expanded together, piece after piece."""
+        expanded, _ = self.by_order
+        size = self.piece_tokens or max(1, sum(length for _, length in expanded))
+        found: list[list[Stretch]] = []
+        room = 0
+        for queries, length in expanded:
+            start = 0
+            while start < length:
+                if not room:
+                    found.append([])
+                    room = size
+                stop = min(length, start + room)
+                found[-1].append(_stretch(queries, length, start, stop))
+                room -= stop - start
+                start = stop
+        return [tuple(piece) for piece in found]
+
+    @property
+    def expanded_row(self) -> int:
+        """Elements of one token's keys and values over all heads, each head's key with the shared part."""
+        return self.num_heads * (self.nope_dim + self.rope_dim + self.v_dim)
+
+    @property
+    def absorbed_row(self) -> int:
+        """Elements of one new token's queries of latents, with their turned part, and of what they sum, over heads."""
+        return self.num_heads * (2 * self.latent_dim + self.rope_dim)
+
+    @property
+    def part_row_bytes(self) -> int:
+        """Bytes of one new token's part over a piece: outputs and an LSE for every head, in fp32."""
+        return FP32.bytes_of(self.num_heads * (self.v_dim + 1))
+
+    def workspace_bytes(self, dtype: DType) -> int:
+        """Device memory for what stands between the products: keys and values of a piece, with the parts that pieces
+        leave where there are several; or queries of latents and their sums."""
+        expanded, absorbed = self.by_order
+        tokens = sum(length for _, length in expanded)
+        piece = min(tokens, self.piece_tokens or tokens)
+        parts = sum(queries for queries, _ in expanded) * self.part_row_bytes if tokens > piece else 0
+        queries = sum(queries for queries, _ in absorbed)
+        return max(dtype.bytes_of(piece * self.expanded_row) + parts, dtype.bytes_of(queries * self.absorbed_row))
+
+
+def _stretch(queries: int, length: int, start: int, stop: int) -> Stretch:
+    """What the new tokens of a sequence, its last, see of its cached tokens from start to stop, causally."""
+    first = max(length - queries, start)
+    within = max(0, stop - first)  # queries that stand in the stretch: they see it up to themselves
+    pairs = within * (first + 1 - start + stop - start) // 2 + (length - max(first, stop)) * (stop - start)
+    return Stretch(length - first, pairs, stop - start)
 
 
 def choices(queries: int, length: int, top_k: int) -> tuple[int, int]:
@@ -222,3 +303,17 @@ class Work:
     write_bytes: int = 0
     dtype: DType | None = None
     shape: Geometry = None
+
+    @property
+    def latent_shapes(self) -> tuple[LatentShape, ...]:
+        """The latent attentions in it: itself, or parts of what is fused."""
+        if isinstance(self.shape, FusedShape):
+            return tuple(shape for part in self.shape.parts for shape in part.latent_shapes)
+        return (self.shape,) if isinstance(self.shape, LatentShape) else ()
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Device memory that it needs while it runs, beside its operands."""
+        if self.dtype is None:
+            return 0
+        return max((shape.workspace_bytes(self.dtype) for shape in self.latent_shapes), default=0)

@@ -8,6 +8,7 @@ from ..isa.errors import ConfigError
 from ..isa.program import Space
 from .lowering.reach import WHOLE
 from .lowering.stage import STATES
+from .memory import WORKSPACE_TAG
 from .plan import JobPlan
 
 
@@ -20,9 +21,9 @@ def host_bytes() -> int | None:
 
 
 def payload_bytes(plan: JobPlan) -> int:
-    """What the numbers of a job take here: weights, arenas and caches of all cards, tables left out.
+    """What the numbers of a job take here: weights, arenas and caches of all cards, tables and workspaces left out.
 
-    A table's memory is touched only as far as the job reaches.
+    A table's memory is touched only as far as the job reaches; kernels have work arrays of their own, for a head each.
     """
     pages, states = (plan.largest.extents[name][0] for name in (WHOLE.pages, STATES))
     feet = [plan.footprint(rank) for rank in range(plan.layout.cards)]
@@ -30,7 +31,7 @@ def payload_bytes(plan: JobPlan) -> int:
         foot.page_bytes * pages
         + sum(size * plan.largest.extents[name][0] for name, size in foot.limited.items())
         + foot.state_bytes * states
-        + sum(item.num_bytes for item in foot.static if item.tag != Space.TABLE.value)
+        + sum(item.num_bytes for item in foot.static if item.tag not in (Space.TABLE.value, WORKSPACE_TAG))
         for foot in feet
     )
 

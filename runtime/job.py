@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from ..isa.errors import ConfigError
+from .lowering.latent_order import ORDERS
 from .lowering.reach import KV_PAGES
 
 MOST_TOKENS = 1 << 24
@@ -30,7 +31,8 @@ class Job:
     more; unified pages hold all layers' tokens. `kv_policy` says how the cache's memory is reserved (`kv_granule`: a
     size, of virtual's mappings), and `compare_kv` asks for a table of all. `redundant_experts` slots hold copies of
     the experts that `expert_loads`, a JSON file, says are chosen most. `routing` says what experts get without
-    the payload, and `expert_room` how many times an even share of rows may arrive at a card.
+    the payload, and `expert_room` how many times an even share of rows may arrive at a card. `mla` is how latent
+    attention takes its products, in pieces of `mla_piece_tokens` cached tokens where it expands them.
     """
 
     model: str
@@ -51,6 +53,8 @@ class Job:
     activations: str | None = None
     calibrate: str | None = None
     cp_prefill: str | None = None
+    mla: str | None = None
+    mla_piece_tokens: int | None = None
     prompts: tuple[str, ...] = ()
     prompt_ids: tuple[tuple[int, ...], ...] = ()
     max_new_tokens: int | None = None
@@ -93,6 +97,10 @@ class Job:
             raise ConfigError("--calibrate finds the scales of --activations; give --activations too")
         if self.cp_prefill not in (None, *PREFILLS):
             raise ConfigError(f"--cp-prefill {self.cp_prefill!r} does not exist; choose one of {', '.join(PREFILLS)}")
+        if self.mla not in (None, *ORDERS):
+            raise ConfigError(f"--mla {self.mla!r} does not exist; choose one of {', '.join(ORDERS)}")
+        if self.mla == "absorbed" and self.mla_piece_tokens is not None:
+            raise ConfigError("--mla-piece-tokens sizes what is expanded at a time, and --mla absorbed expands nothing")
         if self.expert_loads is not None and not self.redundant_experts:
             raise ConfigError("--expert-loads says which experts to copy; give --redundant-experts N too")
         if self.routing is not None and self.payload:
@@ -174,6 +182,7 @@ class Job:
             ("--cached-len", self.cached_len, 0, MOST_TOKENS),
             ("--group", self.group, 1, MOST_TOKENS),
             ("--chunk-tokens", self.chunk_tokens, 1, MOST_TOKENS),
+            ("--mla-piece-tokens", self.mla_piece_tokens, 1, MOST_TOKENS),
             ("--redundant-experts", self.redundant_experts, 0, MOST_SEQUENCES),
             ("--micro-batches", self.micro_batches, 1, MOST_MICRO_BATCHES),
             ("--max-new-tokens", self.max_new_tokens, 1, MOST_TOKENS),

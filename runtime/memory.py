@@ -18,6 +18,7 @@ from .lowering.stage import STATES
 from .scheduler import Request, Step
 
 KV_TAG = Space.KV.value
+WORKSPACE_TAG = "workspace"  # what stands between the products of one instruction, while it runs
 STATE_TAG = Space.STATE.value
 STATE_INSTRUCTION = "gated_delta (keeps a sequence's states)"
 KV_INSTRUCTION = "scatter (writes new keys and values into their pages)"
@@ -53,7 +54,9 @@ class Footprint:
         return self.page_bytes if reach.is_whole else self.limited.get(reach.pages, 0)
 
 
-def footprint(rank: int, variants: Sequence[Program], arena_bytes: int, largest: Binding) -> Footprint:
+def footprint(
+    rank: int, variants: Sequence[Program], arena_bytes: int, largest: Binding, workspace_bytes: int = 0
+) -> Footprint:
     """The footprint of a rank whose steps run any of `variants` with extents of at most `largest`.
 
     Host buffers are not on the card; cache buffers are made of pages, state buffers of a row a sequence.
@@ -68,6 +71,8 @@ def footprint(rank: int, variants: Sequence[Program], arena_bytes: int, largest:
         if buffer.space is space
     ]
     static.append(Static("arena", Space.ACTIVATION.value, arena_bytes))
+    if workspace_bytes:
+        static.append(Static("workspace of latent attention", WORKSPACE_TAG, workspace_bytes))
     pages: Counter[str] = Counter()
     caches: Counter[int] = Counter()
     for buffer in buffers.values():

@@ -21,10 +21,12 @@ from .kv_cache import PAGE_TOKENS, PagePool, PagePools
 from .kv_policy import KvPolicy
 from .lanes import Lanes
 from .layer_loads import LayerLoads
+from .latent_steps import LatentSteps
 from .layout import AXES, EXCHANGE, Layout
 from .lowering.arena import ArenaPlan, plan_arena
 from .lowering.context import ALL_TOKENS, RETURNED, Mode, chooses, has_states
 from .lowering.held import Holding
+from .lowering.latent_order import LatentOrder
 from .lowering.lower import BuiltProgram, LoweredProgram, build, place
 from .lowering.passes.cache import CodedCache
 from .lowering.passes.compose import refuse_missing
@@ -71,7 +73,8 @@ class JobPlan:
     a step has prompt tokens. `fills` makes room for steps that compute what is cached. With `kv_pages` ideal, layers
     with windows or chunks let pages go that they read no more; `kv_policy` says how their memory is reserved. `routing`
     says what experts get where numbers do not (None: they do), and `expert_room` how many times an even share of rows
-    may arrive at a card (None: as many as `routing` sends, at least twice an even share).
+    may arrive at a card (None: as many as `routing` sends, at least twice an even share). `latent` orders latent
+    attention's products.
     """
 
     graph: Graph
@@ -98,6 +101,7 @@ class JobPlan:
     kv_policy: KvPolicy = KvPolicy()
     routing: Routing | None = None
     expert_room: float | None = None
+    latent: LatentOrder = LatentOrder()
     _built: dict[tuple[Layout, int, Variant], BuiltProgram] = field(default_factory=dict, compare=False, repr=False)
 
     def requests(self) -> list[Request]:
@@ -306,6 +310,7 @@ class JobPlan:
                 self.placements,
                 self.kv_pages,
                 self.cache,
+                self.latent,
             )
             self._built[key] = build(self.graph, self.layout, rank, options)
         return self._built[key]
@@ -397,8 +402,14 @@ class JobPlan:
             heads = [variant for variant in self.variants if variant.head]  # without one there is less of everything
             arena_bytes = max(self._arena(twin, variant).num_bytes for variant in heads)
             programs = [self.built(twin, variant).program for variant in heads]
-            self._footprints[twin] = footprint(twin, programs, arena_bytes, self.largest)
+            workspace_bytes = self.latent_steps.workspace_bytes(dict(zip(heads, programs, strict=True)))
+            self._footprints[twin] = footprint(twin, programs, arena_bytes, self.largest, workspace_bytes)
         return replace(self._footprints[twin], rank=rank)
+
+    @cached_property
+    def latent_steps(self) -> LatentSteps:
+        """What latent attention does in the job's steps."""
+        return LatentSteps(self, self._portions, self._steps_until_decode())
 
     def weight_bytes(self, rank: int) -> dict[str, int]:
         """Bytes of a rank's weights by bucket and by element type, scales apart."""

@@ -15,6 +15,7 @@ from ..interconnect.link import LinkSpec
 from ..interconnect.specfile import validated
 from ..isa.dtype import BF16, DType, parse_dtype
 from ..isa.errors import ConfigError, NotYetError
+from ..models.blocks import LatentAttention
 from ..models.checkpoint import Checkpoint, open_checkpoint
 from ..models.graph import ropes
 from ..models.scale import scaled_checkpoint
@@ -25,6 +26,7 @@ from .job import MOST_TOKENS, Job
 from .kv_policy import kv_policy_of
 from .layout import Layout, check_layout, parse_layout
 from .layout_warnings import layout_warnings
+from .lowering.latent_order import ORDERS, LatentOrder
 from .lowering.passes.cache import CodedCache
 from .lowering.passes.fuse import parse_fusions
 from .lowering.stage import Sampling
@@ -120,6 +122,7 @@ def prepare(job: Job, *, any_dtype: bool = False, checkpoint: Checkpoint | None 
         ),
         routing=None if job.payload else routing_of(job, checkpoint.graph),
         expert_room=parse_room(job.expert_room),
+        latent=latent_order_of(job),
     )
     ignores_stop = job.ignore_eos or job.batch is not None
     return Prepared(
@@ -194,6 +197,12 @@ def _dtypes(job: Job, checkpoint: Checkpoint, card: CardSpec | None) -> tuple[DT
     return dtype, kv_dtype
 
 
+def latent_order_of(job: Job) -> LatentOrder:
+    """How latent attention takes its products: by each sequence's lengths unless the job says."""
+    order = next((order for order in ORDERS if order == job.mla), LatentOrder.order)
+    return LatentOrder(order, job.mla_piece_tokens or LatentOrder.piece_tokens)
+
+
 def coded_cache_of(kv_dtype: DType, scales: str | None, layout: Layout) -> CodedCache | None:
     """How caches hold codes: fp8 without scales unless they are asked for by head, int8 by head."""
     if kv_dtype.name not in CODED:
@@ -224,6 +233,10 @@ def _warnings(plan: JobPlan, cluster: ClusterSpec, placement: tuple[int, ...], n
         )
     if plan.kv_pages == "ideal" and not plan.limited_reaches:
         warnings.append("--kv-pages ideal changes nothing: no layer of this model has a window or chunks")
+    if plan.latent != LatentOrder() and not any(
+        isinstance(layer.attention, LatentAttention) for layer in plan.graph.layers
+    ):
+        warnings.append("--mla changes nothing: no layer of this model has latent attention")
     if apart := straddling(plan.layout, placement, cluster.topology()):
         warnings.append(apart)
     sampling = plan.sampling

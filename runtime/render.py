@@ -10,7 +10,7 @@ from rich.text import Text
 
 from .render_breakdown import breakdown_parts, shares
 from .render_experts import expert_lines
-from .report import CardReport, Fits, JobDocument, KvUse, OomReport, PassReport, Report, RequestReport
+from .report import CardReport, Fits, JobDocument, KvUse, LatentReport, OomReport, PassReport, Report, RequestReport
 from .terminal import (
     NONE,
     bullets,
@@ -49,6 +49,10 @@ def report_parts(report: Report) -> Iterator[RenderableType]:
     yield headline(report)
     yield from bullets("Not modelled", report.not_modelled, "dim")
     yield from bullets("Passes over the programs of a step", [_pass_line(item) for item in report.passes])
+    yield from bullets(
+        "Latent attention, sequences of steps by the order of its products",
+        [_latent_line(item) for item in report.latent_attention],
+    )
     if report.oom:
         yield ""
         yield from oom_parts(report.oom)
@@ -80,6 +84,14 @@ def _tables(report: Report, tables: Sequence[Callable[[Report], Group | None]]) 
 def _pass_line(item: PassReport) -> str:
     more = f"{abs(item.launches):,} {'more' if item.launches > 0 else 'fewer'} launches"
     return f"{item.name}: {item.places:,} places, into {', '.join(item.into)}; {more}"
+
+
+def _latent_line(item: LatentReport) -> str:
+    """Which order of products a phase took for how many sequences."""
+    pieces = f" in {item.pieces:,} pieces of {item.piece_tokens:,} tokens" if item.pieces > 1 else " whole"
+    taken = [f"{item.expanded:,} expanded{pieces}"] * bool(item.expanded)
+    taken += [f"{item.absorbed:,} absorbed"] * bool(item.absorbed)
+    return f"{item.kind}: {', '.join(taken)}; workspace {size(item.workspace_bytes)}"
 
 
 def generated_text(report: Report) -> Iterator[Text]:

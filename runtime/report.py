@@ -260,6 +260,22 @@ class PhaseReport(Part):
     breakdown: Breakdown = Breakdown()
 
 
+class LatentReport(Part):
+    """Latent attention in all steps of one kind: how many sequences were expanded, and how many absorbed.
+
+    A sequence counts once a step and holder, and once a turn where its context goes round. `pieces` is the most that
+    one instruction expands in turn, each of `piece_tokens` cached tokens (0: whole), and `workspace_bytes` the most
+    that one needs on a card for what stands between its products.
+    """
+
+    kind: StepKind
+    expanded: Count = 0
+    absorbed: Count = 0
+    pieces: Count = 0
+    piece_tokens: Count
+    workspace_bytes: NumBytes = 0
+
+
 class Phases(Part):
     """What held each phase; null for a kind of step that did not happen."""
 
@@ -394,6 +410,7 @@ class Report(JobDocument):
     expert_loads: ExpertLoads | None = None
     totals: Totals
     phases: Phases
+    latent_attention: tuple[LatentReport, ...] = ()
     evidence: tuple[EvidenceReport, ...]
     warnings: tuple[str, ...]
     not_modelled: tuple[str, ...]

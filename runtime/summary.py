@@ -17,6 +17,7 @@ from .communication import collective_reports, link_reports
 from .critical import Critical, critical
 from .fits import what_fits
 from .kv_compare import TimedStep, kv_uses, untimed
+from .latent_steps import latent_reports
 from .layout import Layout
 from .overlap import Overlap
 from .plan import JobPlan
@@ -151,6 +152,7 @@ def summarise(state: RunState, wall_s: float) -> Report:
         expert_loads=state.skews.report(),
         totals=_totals(plan, requests, steps, elapsed_ps),
         phases=_phases(state, criticals, steps),
+        latent_attention=latent_reports(plan, [record.step for record in state.records]),
         evidence=evidence_of(prepared),
         warnings=(*prepared.warnings, *idle_fusions(plan, passes), *_numbers_lost(state)),
         not_modelled=NOT_MODELLED,

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...isa.share import NOTHING
 from .inline import exp, kernel, largest, rounded, value_of
+from .partial import expanded_in_pieces
 
 QUERY_BLOCK = 64
 CHOICE_BLOCK = 16  # queries whose heads are absorbed together
 ABSORBED, EXPANDED, CHOSEN = 0, 1, 2  # the ways that a sequence may take
+NO_KEYS = np.float32(NOTHING)
 
 
 @kernel
@@ -69,6 +72,18 @@ def _expanded(q_nope, q_rope, latents, shared, k_rows, v_rows, out, position, sc
 
 
 @kernel
+def _pieces(q_nope, q_rope, latents, shared, k_rows, v_rows, out, position, scale, cut, piece):
+    """The same with keys and values of a piece of the latents at a time."""
+    nope, count = q_nope.shape[1], q_nope.shape[0]
+    queries = np.empty((count, nope + q_rope.shape[1]), np.float32)
+    queries[:, :nope] = q_nope
+    queries[:, nope:] = q_rope
+    visible, lse = np.zeros((count, 2), np.int64), np.empty(count, np.float32)
+    visible[:, 1] = np.arange(position + 1, position + count + 1)
+    expanded_in_pieces(queries, latents, shared, k_rows, v_rows, visible, 0, 0, cut, piece, scale, NO_KEYS, out, lse)
+
+
+@kernel
 def _absorbed(q_nope, q_rope, latents, context, k_rows, v_rows, out, position, scale):
     """One head's queries turned into queries of latents, and its values made of the latents' weighted sum."""
     latent = latents.shape[1]
@@ -82,11 +97,12 @@ def _absorbed(q_nope, q_rope, latents, context, k_rows, v_rows, out, position, s
 
 @kernel
 def latent_attention(dst, dst0, n, n0, p, p0, cache, cache0, page_tokens, w, w0, tables, q_lens, kv_lens, ways,
-                     heads, nope, rope, v_dim, latent, scale, first, last):  # fmt: skip
+                     cuts, piece, heads, nope, rope, v_dim, latent, scale, first, last):  # fmt: skip
     """Units first..last of a batch; a unit is one head of one sequence, so how they are cut changes nothing.
 
-    n and p are the queries' own and rotated parts; `ways` says of every sequence which way it takes. Those that choose
-    are left to `chosen_attention`.
+    n and p are the queries' own and rotated parts; `ways` says of every sequence which way it takes; one that is
+    expanded and longer than `cuts` says goes in pieces, the first of which ends there. Those that choose are left to
+    `chosen_attention`.
     """
     t = 0
     for b in range(q_lens.size):
@@ -109,7 +125,11 @@ def latent_attention(dst, dst0, n, n0, p, p0, cache, cache0, page_tokens, w, w0,
                     _widen(own[r], n[t + r, n0 + head * nope : n0 + (head + 1) * nope])
                     _widen(turned[r], p[t + r, p0 + head * rope : p0 + (head + 1) * rope])
                 position = length - queries
-                if ways[b] == EXPANDED:
+                if ways[b] == EXPANDED and cuts[b] < length:
+                    _pieces(
+                        own, turned, latents, shared, rows[:nope], rows[nope:], out, position, scale, cuts[b], piece
+                    )
+                elif ways[b] == EXPANDED:
                     _expanded(own, turned, latents, shared, rows[:nope], rows[nope:], out, position, scale)
                 else:
                     _absorbed(own, turned, latents, context, rows[:nope], rows[nope:], out, position, scale)
@@ -169,7 +189,8 @@ def _meet(queries, context, scale):
 
 @kernel
 def chosen_attention(dst, dst0, n, n0, p, p0, cache, cache0, page_tokens, w, w0, tables, q_lens, kv_lens, ways,
-                     heads, nope, rope, v_dim, latent, scale, chosen, chosen0, top_k, first, last):  # fmt: skip
+                     cuts, piece, heads, nope, rope, v_dim, latent, scale, chosen, chosen0, top_k, first,
+                     last):  # fmt: skip
     """Units first..last of the sequences that choose; a unit is a block of new tokens of one sequence.
 
     Returns the token whose chosen positions do not ascend within what it sees, or -1.

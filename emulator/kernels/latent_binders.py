@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import numpy as np
 
 from ...isa.errors import ProgramError
@@ -16,6 +18,14 @@ from .tensor_binders import attention_error
 from .threads import over_rows
 
 
+def first_cuts(lengths: Sequence[int], expands: Sequence[bool], piece_tokens: int) -> Iterator[int]:
+    """For each sequence how many of its tokens fill the piece that they begin in: expanded ones stand in a row."""
+    taken = 0
+    for length, is_expanded in zip(lengths, expands, strict=True):
+        yield piece_tokens - taken % piece_tokens if piece_tokens else length
+        taken += length if is_expanded else 0
+
+
 @kernel_of(LATENT_ATTENTION)
 def bind_latent_attention(i: LATENT_ATTENTION, memory: ArrayMemory) -> Thunk:
     """Softmax attention of each sequence's new tokens over the latents of its pages."""
@@ -26,10 +36,22 @@ def bind_latent_attention(i: LATENT_ATTENTION, memory: ArrayMemory) -> Thunk:
     q_lens, kv_lens = integers(i, memory, i.q_lens), integers(i, memory, i.kv_lens)
     cache, decode = cache_operand(i.paged, memory, tables, kv_lens)
     pages, page_tokens = cache.shape[0], cache.shape[1]
-    ways = np.empty(len(q_lens), np.uint8)
+    ways, cuts = np.empty(len(q_lens), np.uint8), np.empty(len(q_lens), np.int64)
     places = (dst.rows, dst.start, own.rows, own.start, turned.rows, turned.start, cache.rows, cache.start, page_tokens)
     dims = (i.heads, i.nope_dim, i.rope_dim, i.v_dim, w.cols)
-    arguments = (*places, w.rows, w.start, tables, q_lens, kv_lens, ways, *dims, np.float32(i.scale))
+    arguments = (
+        *places,
+        w.rows,
+        w.start,
+        tables,
+        q_lens,
+        kv_lens,
+        ways,
+        cuts,
+        i.piece_tokens,
+        *dims,
+        np.float32(i.scale),
+    )
     units = len(q_lens) * i.heads
     chosen = None if i.chosen is None else operand(i, memory, i.chosen)
     top_k = 0 if chosen is None else chosen.cols
@@ -48,8 +70,10 @@ def bind_latent_attention(i: LATENT_ATTENTION, memory: ArrayMemory) -> Thunk:
         if decode is not None:
             decode()
         pairs = list(zip(map(int, q_lens), map(int, kv_lens), strict=True))
-        shape = LatentShape((), (), *dims, page_tokens, top_k)
-        ways[:] = [CHOSEN if shape.chooses(pair[1]) else shape.expands(*pair) for pair in pairs]
+        shape = LatentShape((), (), *dims, page_tokens, top_k, i.order)
+        expands = [pair[0] > 0 and shape.expands(*pair) for pair in pairs]
+        ways[:] = [CHOSEN if shape.chooses(pair[1]) else found for pair, found in zip(pairs, expands, strict=True)]
+        cuts[:] = list(first_cuts([length for _, length in pairs], expands, i.piece_tokens))
         operations = sum(shape.taken_ops(*pair) for pair in pairs) // 16
         if not (ways == CHOSEN).all():
             over_rows(run, units, operations)

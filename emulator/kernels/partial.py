@@ -133,6 +133,42 @@ def _attend(queries, keys, values, visible, t, oldest, scale, cap, nothing, out,
 
 
 @kernel
+def _join(out, lse, other, other_lse):
+    """One head's part, merged in place with another of the same queries."""
+    for r in range(out.shape[0]):
+        best = max(lse[r], other_lse[r])
+        mine, theirs = exp(lse[r] - best), exp(other_lse[r] - best)
+        total = mine + theirs
+        for i in range(out.shape[1]):
+            out[r, i] = (out[r, i] * mine + other[r, i] * theirs) / total
+        lse[r] = best + np.float32(math.log(total))
+
+
+@kernel
+def expanded_in_pieces(queries, latents, shared, k_rows, v_rows, visible, t, oldest, cut, piece, scale, nothing, out,
+                       lse):  # fmt: skip
+    """out and lse of one head's queries over latents of which a piece at a time is expanded, the first up to `cut`."""
+    count, nope, length = queries.shape[0], k_rows.shape[0], latents.shape[0]
+    seen = np.empty((count, 2), np.int64)
+    part, part_lse = np.empty(out.shape, np.float32), np.empty(count, np.float32)
+    out[:, :] = np.float32(0)
+    lse[:] = nothing
+    start, stop = 0, cut
+    while start < length:
+        stop = min(stop, length)
+        keys = np.empty((stop - start, queries.shape[1]), np.float32)
+        keys[:, :nope] = np.dot(latents[start:stop], k_rows.T)
+        keys[:, nope:] = shared[start:stop]
+        for r in range(count):
+            seen[r, 0] = min(max(visible[t + r, 0] - oldest - start, 0), stop - start)
+            seen[r, 1] = min(max(visible[t + r, 1] - oldest - start, 0), stop - start)
+        values = np.dot(latents[start:stop], v_rows.T)
+        _attend(queries, keys, values, seen, 0, 0, scale, np.float32(0), nothing, part, part_lse)
+        _join(out, lse, part, part_lse)
+        start, stop = stop, stop + piece
+
+
+@kernel
 def _store(dst, dst0, before, before0, t, head, heads, out, lse):
     """One head's part of queries t.. into dst, merged with the part before where there is one."""
     v_dim = out.shape[1]
@@ -192,8 +228,11 @@ def partial_attention(dst, dst0, q, q0, before, before0, cache, cache0, page_tok
 
 @kernel
 def partial_latent(dst, dst0, n, n0, p, p0, before, before0, cache, cache0, page_tokens, w, w0, tables, q_lens, visible,
-                   expands, heads, nope, rope, v_dim, latent, scale, nothing, first, last):  # fmt: skip
-    """The same of latents: one head at a time expands them, or absorbs its queries where `expands` is false."""
+                   expands, cuts, piece, heads, nope, rope, v_dim, latent, scale, nothing, first, last):  # fmt: skip
+    """The same of latents: one head at a time expands them, or absorbs its queries where `expands` is false.
+
+    A sequence with more latents than `cuts` says is expanded in pieces, the first of which ends there.
+    """
     t, no_cap = 0, np.float32(0)
     for b in range(q_lens.size):
         count = q_lens[b]
@@ -209,8 +248,11 @@ def partial_latent(dst, dst0, n, n0, p, p0, before, before0, cache, cache0, page
             out, lse = np.empty((count, v_dim), np.float32), np.empty(count, np.float32)
             wide = nope if expands[b] else latent
             queries = np.empty((count, wide + rope), np.float32)
-            keys = np.empty((length, wide + rope), np.float32)
-            keys[:, wide:] = context[:, latent:]
+            in_pieces = expands[b] and cuts[b] < length
+            shared = context[:, latent:].copy()
+            keys = np.empty((0 if in_pieces else length, wide + rope), np.float32)
+            if not in_pieces:
+                keys[:, wide:] = shared
             for head in range(low, high):
                 for r in range(nope + v_dim):
                     _widen(rows[r], w[head * (nope + v_dim) + r, w0 : w0 + latent])
@@ -218,7 +260,11 @@ def partial_latent(dst, dst0, n, n0, p, p0, before, before0, cache, cache0, page
                     _widen(own[r], n[t + r, n0 + head * nope : n0 + (head + 1) * nope])
                     _widen(turned[r], p[t + r, p0 + head * rope : p0 + (head + 1) * rope])
                 queries[:, wide:] = turned
-                if expands[b]:
+                if in_pieces:
+                    queries[:, :wide] = own
+                    expanded_in_pieces(queries, latents, shared, rows[:nope], rows[nope:], visible, t, oldest, cuts[b],
+                                       piece, scale, nothing, out, lse)  # fmt: skip
+                elif expands[b]:
                     queries[:, :wide] = own
                     keys[:, :wide] = np.dot(latents, rows[:nope].T)
                     made = np.dot(latents, rows[nope:].T)

@@ -14,6 +14,7 @@ from ...isa.share import NOTHING, Seen
 from ...isa.work import LatentShape
 from . import partial
 from .binding import Operand, Thunk, floats, integers, kernel_of, operand
+from .latent_binders import first_cuts
 from .threads import over_rows
 
 Partial = PARTIAL_ATTENTION | PARTIAL_LATENT_ATTENTION
@@ -95,18 +96,19 @@ def bind_partial_latent_attention(i: PARTIAL_LATENT_ATTENTION, memory: ArrayMemo
     dst, own, turned, cache, w = floats(i, memory, i.dst, i.q_nope, i.q_rope, i.cache, i.w)
     share = _Share(i, memory, cache, own.count)
     dims = (i.heads, i.nope_dim, i.rope_dim, i.v_dim, w.cols)
-    expands = np.empty(len(share.q_lens), np.bool_)
+    expands, cuts = np.empty(len(share.q_lens), np.bool_), np.empty(len(share.q_lens), np.int64)
     places = (dst.rows, dst.start, own.rows, own.start, turned.rows, turned.start, *_before(i, memory))
     held = (cache.rows, cache.start, share.page_tokens, w.rows, w.start, share.tables, share.q_lens, share.visible)
-    arguments = (*places, *held, expands, *dims, np.float32(i.scale), np.float32(NOTHING))
+    arguments = (*places, *held, expands, cuts, i.piece_tokens, *dims, np.float32(i.scale), np.float32(NOTHING))
     run = _thunk(partial.partial_latent, arguments, share, i.heads, 2 * w.cols)
 
     def thunk() -> None:
         share.refresh()
         found = [Seen(queries, pairs, 0) for queries, pairs in share.seen.tolist()]
         lengths = tuple(one.queries for one in found), tuple(one.causal_length for one in found)
-        shape = LatentShape(*lengths, *dims)
-        expands[:] = [shape.expands(*pair) for pair in zip(*lengths, strict=True)]
+        shape = LatentShape(*lengths, *dims, order=i.order)
+        chosen = [pair[0] > 0 and shape.expands(*pair) for pair in zip(*lengths, strict=True)]
+        expands[:], cuts[:] = chosen, list(first_cuts(lengths[1], chosen, i.piece_tokens))
         run()
 
     return thunk

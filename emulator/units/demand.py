@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 
-from ...isa.work import FusedShape, Unit, Work
+from ...isa.work import FusedShape, LatentShape, Unit, Work
 from ..spec import CardSpec
 from .dma import dma_demand, host_demand
+from .latent import latent_demand
 from .link import link_demand
 from .rates import UnitDemand, demand_of, ps_for
 from .tensor import tensor_demand
@@ -40,6 +41,8 @@ def demand(work: Work, card: CardSpec) -> UnitDemand:
     """
     if isinstance(work.shape, FusedShape):
         return _fused_demand(work, work.shape, card)
+    if isinstance(work.shape, LatentShape):
+        return latent_demand(work, work.shape, card)
     return _SCHEDULES[work.unit](work, card)
 
 

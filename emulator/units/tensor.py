@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -12,14 +11,14 @@ import numpy as np
 from ...isa.dtype import DType
 from ...isa.errors import ConfigError, ProgramError, UnsupportedError
 from ...isa.sparse import CHOICE_OPS, SCORE_OPS
-from ...isa.work import AttentionShape, GroupedShape, IndexShape, LatentShape, MatmulShape, Unit, Work
+from ...isa.work import AttentionShape, GroupedShape, IndexShape, MatmulShape, Unit, Work
 from ..spec import CardSpec
 from .rates import PS_PER_S, Bound, UnitDemand, demand_of, ps_for
 from .tiles import SLABS, TILES, schedule, search
 
 SCORE_BYTES = 4  # index scores are fp32
 MOST_PRODUCTS = 1 << 56  # beyond it the 64-bit byte counts of a tile schedule could overflow
-_Geometry = MatmulShape | GroupedShape | AttentionShape | LatentShape | IndexShape
+_Geometry = MatmulShape | GroupedShape | AttentionShape | IndexShape
 
 
 class TilePlan(NamedTuple):
@@ -107,8 +106,6 @@ def tensor_demand(work: Work, card: CardSpec) -> UnitDemand:
         return demand_of(card, fixed_ps, 0, "hbm", hbm=num_bytes)
     if isinstance(work.shape, AttentionShape):
         return _attention_demand(work, work.shape, card, fixed_ps)
-    if isinstance(work.shape, LatentShape):
-        return _latent_demand(work, work.shape, card, fixed_ps)
     if isinstance(work.shape, IndexShape):
         return _index_demand(work, work.shape, card, fixed_ps)
     plan = matmul_plan(work, card)
@@ -116,7 +113,7 @@ def tensor_demand(work: Work, card: CardSpec) -> UnitDemand:
     if card.l2 is None:
         num_bytes = max(num_bytes, plan.l2_bytes)
     compute_ps, flow_ps = plan.tensor_cycles * machine.ps_per_cycle, plan.flow_cycles * machine.ps_per_cycle
-    bound = _bound(compute_ps, flow_ps, plan.l2_bytes * machine.ps_per_l2_byte, num_bytes, card)
+    bound = bound_of(compute_ps, flow_ps, plan.l2_bytes * machine.ps_per_l2_byte, num_bytes, card)
     return demand_of(card, fixed_ps, math.ceil(plan.time_ps), bound, tensor=plan.tensor_cycles, hbm=num_bytes)
 
 
@@ -133,7 +130,7 @@ def _is_empty(shape: _Geometry) -> bool:
     return not any(shape.q_lens)
 
 
-def _bound(compute_ps: float, flow_ps: float, l2_ps: float, hbm_bytes: int, card: CardSpec) -> Bound:
+def bound_of(compute_ps: float, flow_ps: float, l2_ps: float, hbm_bytes: int, card: CardSpec) -> Bound:
     hbm_ps = ps_for(hbm_bytes, card.hbm.attainable_bytes_per_s)
     longest = max(flow_ps, l2_ps, hbm_ps)
     if longest == hbm_ps and hbm_ps > compute_ps:
@@ -162,86 +159,10 @@ def _attention_demand(work: Work, shape: AttentionShape, card: CardSpec, fixed_p
         num_bytes = max(num_bytes, l2_bytes)
     flow_ps = flow_cycles * machine.ps_per_cycle
     compute_ps = 0.0 if waits else flow_ps
-    bound = _bound(compute_ps, flow_ps, l2_bytes * machine.ps_per_l2_byte, num_bytes, card)
+    bound = bound_of(compute_ps, flow_ps, l2_bytes * machine.ps_per_l2_byte, num_bytes, card)
     return demand_of(
         card, fixed_ps, math.ceil(time_ps), bound, tensor=tensor_cycles, vector=vector_cycles, hbm=num_bytes
     )
-
-
-class _Part(NamedTuple):
-    """One step of an instruction that is several: times alone in picoseconds, and cycles of each unit."""
-
-    time_ps: float
-    compute_ps: float
-    flow_ps: float
-    l2_ps: float
-    tensor_cycles: int
-    vector_cycles: int
-    l2_bytes: int
-
-
-def _latent_demand(work: Work, shape: LatentShape, card: CardSpec, fixed_ps: int) -> UnitDemand:
-    """Products that expand keys and values or absorb them into queries, and attention, one after the other.
-
-    What stands between the steps stays in L2 where that holds it, and makes a trip to HBM and back where not. A query
-    that chooses is a sequence of its own, of the tokens that it chose.
-    """
-    assert work.dtype is not None
-    if len(shape.q_lens) != len(shape.kv_lens) or any(map(operator.gt, shape.q_lens, shape.kv_lens)):
-        raise ProgramError(
-            f"latent attention over {len(shape.q_lens)} query and {len(shape.kv_lens)} cache lengths: they must pair "
-            "up, and the new tokens be in the cache"
-        )
-    pairs = list(zip(shape.q_lens, shape.kv_lens, strict=True))
-    expanded = [pair for pair in pairs if pair[0] and shape.expands(*pair)]
-    absorbed = [pair for pair in pairs if pair[0] and not shape.expands(*pair)]
-    gathers = [(1, min(shape.top_k, length - n)) for q, length in absorbed if shape.chooses(length) for n in range(q)]
-    heads, made = shape.num_heads, shape.nope_dim + shape.v_dim
-    parts: list[_Part] = []
-    between = 0  # elements
-    if expanded:
-        tokens = sum(length for _, length in expanded)
-        between += tokens * heads * made
-        dims = (shape.nope_dim + shape.rope_dim, shape.v_dim, made + shape.rope_dim)
-        parts += [
-            _product_part(MatmulShape(tokens, heads * made, shape.latent_dim), work.dtype, card),
-            _attention_part(expanded, 1, heads, dims, work.dtype, card),
-        ]
-    if absorbed:
-        queries, row = sum(queries for queries, _ in absorbed), shape.latent_dim + shape.rope_dim
-        between += 2 * queries * heads * shape.latent_dim
-        met = [pair for pair in absorbed if not shape.chooses(pair[1])] + gathers
-        parts += [
-            _product_part(MatmulShape(queries, shape.latent_dim, shape.nope_dim, heads), work.dtype, card),
-            _attention_part(met, heads, 1, (row, shape.latent_dim, row), work.dtype, card),
-            _product_part(MatmulShape(queries, shape.v_dim, shape.latent_dim, heads), work.dtype, card),
-        ]
-    num_bytes = work.read_bytes + work.write_bytes + _gathered_again(shape, work.dtype, card)
-    if card.l2 is None:
-        num_bytes = max(num_bytes, sum(part.l2_bytes for part in parts))
-    elif work.dtype.bytes_of(between) > card.l2.capacity_bytes:
-        num_bytes += 2 * work.dtype.bytes_of(between)
-    time_ps = sum(part.time_ps for part in parts)
-    compute_ps, flow_ps, l2_ps = (sum(times) for times in zip(*(part[1:4] for part in parts), strict=True))
-    bound = _bound(compute_ps, flow_ps, l2_ps, num_bytes, card)
-    return demand_of(
-        card,
-        fixed_ps,
-        math.ceil(max(time_ps, ps_for(num_bytes, card.hbm.attainable_bytes_per_s))),
-        bound,
-        tensor=sum(part.tensor_cycles for part in parts),
-        vector=sum(part.vector_cycles for part in parts),
-        hbm=num_bytes,
-    )
-
-
-def _gathered_again(shape: LatentShape, dtype: DType, card: CardSpec) -> int:
-    """Bytes that queries gather from HBM beside each row's first reading: of sequences that L2 cannot hold."""
-    row_bytes, again = dtype.bytes_of(shape.latent_dim + shape.rope_dim), 0
-    for queries, length in zip(shape.q_lens, shape.kv_lens, strict=True):
-        if shape.chooses(length) and (card.l2 is None or length * row_bytes > card.l2.capacity_bytes):
-            again += (shape.pairs(queries, length) - shape.rows(queries, length)) * row_bytes
-    return again
 
 
 def _index_demand(work: Work, shape: IndexShape, card: CardSpec, fixed_ps: int) -> UnitDemand:
@@ -274,7 +195,9 @@ def _index_demand(work: Work, shape: IndexShape, card: CardSpec, fixed_ps: int) 
         num_bytes += 2 * SCORE_BYTES * total
     compute_ps = max(sum(plan.tensor_cycles for plan in plans), summing) * machine.ps_per_cycle
     flow_ps = max(sum(plan.flow_cycles for plan in plans) * machine.ps_per_cycle, summing_ps)
-    bound = _bound(compute_ps, flow_ps, sum(plan.l2_bytes for plan in plans) * machine.ps_per_l2_byte, num_bytes, card)
+    bound = bound_of(
+        compute_ps, flow_ps, sum(plan.l2_bytes for plan in plans) * machine.ps_per_l2_byte, num_bytes, card
+    )
     return demand_of(
         card,
         fixed_ps,
@@ -283,36 +206,4 @@ def _index_demand(work: Work, shape: IndexShape, card: CardSpec, fixed_ps: int) 
         tensor=sum(plan.tensor_cycles for plan in plans),
         vector=summing + choosing,
         hbm=num_bytes,
-    )
-
-
-def _product_part(shape: MatmulShape, dtype: DType, card: CardSpec) -> _Part:
-    """A product whose operands and result lie in L2."""
-    out_bytes = dtype.bytes_of(shape.m * shape.n * shape.batch)
-    plan = matmul_plan(Work(Unit.TENSOR, dtype=dtype, write_bytes=out_bytes, shape=shape), card, from_hbm=False)
-    machine = machine_of(card, dtype)
-    compute_ps, flow_ps = plan.tensor_cycles * machine.ps_per_cycle, plan.flow_cycles * machine.ps_per_cycle
-    l2_ps = plan.l2_bytes * machine.ps_per_l2_byte
-    return _Part(plan.time_ps, compute_ps, flow_ps, l2_ps, plan.tensor_cycles, 0, plan.l2_bytes)
-
-
-def _attention_part(
-    pairs: list[tuple[int, int]],
-    group: int,
-    kv_heads: int,
-    dims: tuple[int, int, int],
-    dtype: DType,
-    card: CardSpec,
-) -> _Part:
-    """Attention of (new, cached) tokens whose operands lie in L2."""
-    machine = machine_of(card, dtype)
-    q_lens, kv_lens = (np.array(lengths, dtype=np.int64) for lengths in zip(*pairs, strict=True))
-    time_ps, tensor_cycles, vector_cycles, flow_cycles, l2_bytes, waits = schedule(
-        q_lens, kv_lens, group, kv_heads, dims, (0, 0, 0), dtype.bits, 0.0,
-        machine.ps_per_cycle, machine.ps_per_l2_byte, machine.core,
-    )  # fmt: skip
-    flow_ps = flow_cycles * machine.ps_per_cycle
-    compute_ps = 0.0 if waits else flow_ps
-    return _Part(
-        time_ps, compute_ps, flow_ps, l2_bytes * machine.ps_per_l2_byte, tensor_cycles, vector_cycles, l2_bytes
     )

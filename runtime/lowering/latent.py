@@ -63,6 +63,7 @@ def _attend(stage: Stage, block: BlockBuilder, attention: LatentAttention, name:
     """How this rank's heads attend."""
     heads = attention.num_heads // stage.layout.tp
     dims = {name: getattr(attention, name) for name in ("nope_dim", "rope_dim", "v_dim", "scale")}
+    dims |= stage.options.latent.operands
     w = stage.weight(block, "kv_up_weight", stage.weights.latent_heads(f"{name}.kv_up", attention))
 
     def whole(queries: tuple[Ref, ...], **operands: Any) -> Instruction:

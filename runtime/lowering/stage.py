@@ -21,6 +21,7 @@ from ..layout import Layout
 from .builder import BlockBuilder, ProgramBuilder, buffer
 from .context import Mode
 from .held import Holding, PackedBuffer, space_of
+from .latent_order import LatentOrder
 from .passes.cache import CodedCache
 from .passes.packed import Activations
 from .passes.window import DEFAULT_FUSIONS
@@ -88,6 +89,7 @@ class LoweringOptions:
     placements: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     kv_pages: KvPages = "unified"
     cache: CodedCache | None = None
+    latent: LatentOrder = LatentOrder()
 
     @property
     def most_copies(self) -> int:

@@ -83,8 +83,8 @@ def test_prefill_takes_the_time_of_its_two_steps() -> None:
     attention = demand(Work(Unit.TENSOR, 0, 0, 0, BF16, AttentionShape((4096,), (4096,), 128, 128, 192, 128)), card)
     steps = product.alone_ps + attention.alone_ps
     assert steps * 0.98 <= found.alone_ps <= steps * 1.2
-    # keys and values of 4,096 tokens are more than the L2 holds, and so make a trip to HBM and back
-    made = 2 * 4096 * 128 * 256
+    # keys of 192 and values of 128 of 4,096 tokens are more than the L2 holds, and so make a trip to HBM and back
+    made = 2 * 4096 * 128 * 320
     assert dict(found.amounts)["hbm"] == 2 * made + 2 * (128 * 256 * 512 + 4096 * 576) + 2 * 4096 * 128 * 128
 
 

@@ -129,9 +129,12 @@ def _attention(i: ATTENTION, make: Composing) -> None:
 @composes(
     LATENT_ATTENTION,
     *("dst", "q_nope", "q_rope", "cache", "w", *PAGED, "heads", "nope_dim", "rope_dim", "v_dim", "scale", "chosen"),
+    *("order", "piece_tokens"),
 )
 def _latent_attention(i: LATENT_ATTENTION, make: Composing) -> None:
     """The absorbed order: queries times K, scores over latents and over rotated parts, and V times what these weigh."""
+    if i.order == "expanded":
+        raise NotComposed("its composition absorbs; ask for --mla absorbed or auto")
     q, latent = make.type_of(i.q_nope), make.width(i.cache) - i.rope_dim
     scores = make.local("scores", FP32, q.shape[0], i.heads, CONTEXT)
     absorbed, mixed = (
