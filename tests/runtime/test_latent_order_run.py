@@ -14,7 +14,7 @@ from siltwin.isa.errors import ConfigError, UnsupportedError
 from siltwin.runtime.job import Job
 from siltwin.runtime.prepare import prepare
 from siltwin.runtime.report import LatentReport
-from siltwin.runtime.routing import recorded
+from siltwin.runtime.routing import Recorded
 from siltwin.runtime.run import RunResult, run_job
 
 NEW_TOKENS = 6
@@ -98,7 +98,7 @@ def test_without_numbers_time_and_memory_are_the_same(checkpoint, layout: str) -
     path, _ = checkpoint("deepseek_v3")
     options: dict[str, Any] = {"mla": "expanded", "mla_piece_tokens": 5, "chunk_tokens": 50}
     on = run(path, layout, **options)
-    loads = recorded({record.step.index: record.routed for record in on.records})
+    loads = Recorded({record.step.index: record.routed for record in on.records})
     off = run(path, layout, loads, payload=False, **options)
     assert on.spans == off.spans and on.memory == off.memory
     assert on.report.latent_attention == off.report.latent_attention
