@@ -20,8 +20,8 @@ from .expert_room import expert_room
 from .kv_cache import PAGE_TOKENS, PagePool, PagePools
 from .kv_policy import KvPolicy
 from .lanes import Lanes
-from .layer_loads import LayerLoads
 from .latent_steps import LatentSteps
+from .layer_loads import LayerLoads
 from .layout import AXES, EXCHANGE, Layout
 from .lowering.arena import ArenaPlan, plan_arena
 from .lowering.context import ALL_TOKENS, RETURNED, Mode, chooses, has_states
