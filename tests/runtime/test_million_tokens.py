@@ -12,6 +12,7 @@ import pytest
 import siltwin
 from siltwin.emulator.spec import load_card
 from siltwin.isa.dtype import BF16
+from siltwin.isa.tensor import ATTENTION
 from siltwin.runtime.job import Job
 from siltwin.runtime.portions import portions
 from siltwin.runtime.prepare import prepare
@@ -66,11 +67,14 @@ def times(result: RunResult) -> dict[str, list[int]]:
     found: dict[str, list[int]] = defaultdict(lambda: [0] * len(result.records))
     for step, record in enumerate(result.records):
         for span in record.spans:
-            text = result.instruction_of(record, span)[1]
-            name = text.split()[0]
-            if name == "attention":
-                name += " window" if "window=128" in text else " full"
-            if span.card == 0 and name.split()[0] in ("attention", "latent_attention", "gated_delta", "select_keys"):
+            if span.card:
+                continue
+            program = result.programs[0, record.variants[0]]
+            instruction = program.block[program.calls[span.call].block].body[span.position].instruction
+            name = instruction.mnemonic
+            if isinstance(instruction, ATTENTION):
+                name += " window" if instruction.window else " full"
+            if name.split()[0] in ("attention", "latent_attention", "gated_delta", "select_keys"):
                 found[name][step] += span.end_ps - span.start_ps
     return found
 
