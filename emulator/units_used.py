@@ -9,7 +9,7 @@ import numpy as np
 
 from .calendar.solver import Ints
 from .card import Card, Op
-from .intervals import covered_ps
+from .intervals import covered_ps, gained_ps
 from .op_columns import use_of
 from .span_columns import CardColumns, alike_all_along
 
@@ -77,9 +77,12 @@ class UnitsUsed:
         order = np.argsort(times[:, 0], kind="stable")
         times, busy = times[order], busy[order]
         for number, unit in enumerate(self.units):
-            found = [times[busy[:, number]]]
-            found += [np.array(met[key], np.int64) for card, met in parts if (key := (card.rank, unit)) in met]
-            total[number] = covered_ps(np.concatenate(found))
+            own = times[busy[:, number]]
+            others = [np.array(met[key], np.int64) for card, met in parts if (key := (card.rank, unit)) in met]
+            if others:
+                total[number] = covered_ps(np.concatenate((own, *others)))
+            elif len(own):
+                total[number] = gained_ps(own[:, 0], own[:, 1], int(own[0, 0])).sum()
         return total
 
     def _use(self, ops: Sequence[Op]) -> SiteUse:

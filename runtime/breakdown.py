@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from ..emulator.calendar.solver import Ints
 from ..emulator.card import Op
 from ..emulator.site import Site
 from ..emulator.span import BOUNDS
+from ..emulator.span_columns import CardColumns
 from ..emulator.spec import CardSpec
 from ..isa.dtype import DType
 from ..isa.program import Block
@@ -73,22 +75,26 @@ class PhaseTime:
     def add(self, found: Critical) -> None:
         """Add a stretch of time."""
         self._elapsed_ps += found.elapsed_ps
-        counts: defaultdict[Kind, Counter[int]] = defaultdict(Counter)
+        places: defaultdict[Kind, set[tuple[int, int]]] = defaultdict(set)
         for held in found.held:
-            self._add_card(held, counts)
-        for kind, by_card in counts.items():
-            self._kinds[kind].count += max(by_card.values())
+            self._add_card(held, places)
+        executed = {id(card.timeline): np.bincount(card.sites).tolist() for card in found.cards if len(card)}
+        runs = _runs_of_ranks(found.cards)
+        for kind, sites in places.items():
+            once = Counter[int]()
+            for timeline, site in sites:
+                once[timeline] += executed[timeline][site]
+            self._kinds[kind].count += max(sum(once[timeline] * n for timeline, n in own) for own in runs)
 
-    def _add_card(self, held: Held, counts: dict[Kind, Counter[int]]) -> None:
+    def _add_card(self, held: Held, places: dict[Kind, set[tuple[int, int]]]) -> None:
         card, rows = held.card, held.rows
         sites, where, executions = np.unique(card.sites[rows], return_inverse=True, return_counts=True)
         bounds = np.zeros((len(sites), len(BOUNDS)), np.int64)
         np.add.at(bounds, (where, card.bounds[rows]), held.own_ps)
         lasted = np.zeros(len(sites), np.int64)
         np.add.at(lasted, where, card.end_ps[rows] - card.start_ps[rows])
-        issued = np.bincount(card.sites, minlength=len(card.ops))[sites]
-        columns = (sites.tolist(), executions.tolist(), lasted.tolist(), issued.tolist())
-        for index, (site, times, lasted_ps, count) in enumerate(zip(*columns, strict=True)):
+        columns = (sites.tolist(), executions.tolist(), lasted.tolist())
+        for index, (site, times, lasted_ps) in enumerate(zip(*columns, strict=True)):
             op = card.ops[site]
             kind, numbers = self._kind(card.timeline.sites[site], op)
             total, work = self._kinds[kind], op.cost.work
@@ -98,7 +104,7 @@ class PhaseTime:
             total.ops += times * work.ops
             total.num_bytes += times * _bytes_of(op, work)
             total.spread(numbers)
-            counts[kind][card.rank] += count
+            places[kind].add((id(card.timeline), site))
 
     def _kind(self, site: Site, op: Op) -> tuple[Kind, tuple[int, ...]]:
         key = (id(site.block), site.position, id(op.cost))
@@ -163,6 +169,14 @@ class PhaseTime:
             bytes_per_s=total.num_bytes / lasted_s if total.num_bytes else None,
             attainable_bytes_per_s=top.bytes_per_s if top and top.bytes_per_s else None,
         )
+
+
+def _runs_of_ranks(cards: Sequence[CardColumns]) -> set[tuple[tuple[int, int], ...]]:
+    """What any rank ran: programs, by the identity of their timelines, and how often."""
+    by_rank: defaultdict[int, Counter[int]] = defaultdict(Counter)
+    for card in cards:
+        by_rank[card.rank][id(card.timeline)] += 1
+    return {tuple(sorted(own.items())) for own in by_rank.values()}
 
 
 def _bounds(held: Ints) -> Bounds:

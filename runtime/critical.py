@@ -30,10 +30,12 @@ class Critical:
     """A stretch of time, each instant given to what held the instruction that ran then.
 
     Of instructions that overlap, over all cards, the one that started first counts, and of those the one that ended
-    first; an instant at which no card ran anything counts as dependency. So all of it sums to the whole time.
+    last, which the others would have waited for; an instant at which no card ran anything counts as dependency. So all
+    of it sums to the whole time. `cards` are all that were looked at.
     """
 
     elapsed_ps: int
+    cards: tuple[CardColumns, ...]
     held: tuple[Held, ...]
 
     @property
@@ -51,10 +53,10 @@ def critical(cards: Sequence[CardColumns], start_ps: int, end_ps: int) -> Critic
     kept = [np.flatnonzero((card.bounds != DEPENDENCY) & (card.end_ps > card.start_ps)) for card in cards]
     starts = _joined(card.start_ps[rows] for card, rows in zip(cards, kept, strict=True))
     ends = _joined(card.end_ps[rows] for card, rows in zip(cards, kept, strict=True))
-    order = _by_start(starts, ends)
-    own = np.empty_like(starts)
+    own = np.zeros_like(starts)
     if len(own):
-        own[order] = gained_ps(starts[order], ends[order], start_ps)
+        winners, gained = _winners(starts, ends, start_ps)
+        own[winners] = gained
     held, first = [], 0
     for card, rows in zip(cards, kept, strict=True):
         part = own[first : first + len(rows)]
@@ -62,13 +64,24 @@ def critical(cards: Sequence[CardColumns], start_ps: int, end_ps: int) -> Critic
         holds = np.flatnonzero(part)
         if len(holds):
             held.append(Held(card, rows[holds], part[holds]))
-    return Critical(end_ps - start_ps, tuple(held))
+    return Critical(end_ps - start_ps, tuple(cards), tuple(held))
 
 
 def _joined(columns: Iterable[Ints]) -> Ints:
     return np.concatenate([np.zeros(0, np.int64), *columns])
 
 
-def _by_start(starts: Ints, ends: Ints) -> Ints:
-    """Their order by start, then by end; what is equal in both keeps its place."""
-    return np.lexsort((ends, starts))
+def _winners(starts: Ints, ends: Ints, since_ps: int) -> tuple[Ints, Ints]:
+    """Of each instant at which something started, what ended last, and the time that it adds to all before it.
+
+    Of equal ones the first counts; what adds nothing is left out.
+    """
+    order = np.argsort(starts, kind="stable")
+    starts, ends = starts[order], ends[order]
+    first = np.flatnonzero(np.concatenate(([True], starts[1:] != starts[:-1])))
+    last = np.maximum.reduceat(ends, first)
+    gained = gained_ps(starts[first], last, since_ps)
+    longest = np.flatnonzero(ends == np.repeat(last, np.diff(np.append(first, len(ends)))))
+    winners = longest[np.searchsorted(longest, first)]  # of each instant: it has one at least, at or after its first
+    holds = np.flatnonzero(gained)
+    return order[winners[holds]], gained[holds]

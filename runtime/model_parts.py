@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from ..isa.control import HALT, SIGNAL, WAIT
 from ..isa.instruction import Instruction
@@ -33,37 +34,66 @@ def parts_of(block: Block) -> tuple[str, ...]:
     root = block.name.partition(".")[0]
     if root in _ENDS:
         return tuple(_wire(one) or _ENDS[root] for one in instructions)
-    half = next((i for i, one in enumerate(instructions) if SECOND_HALF in _weights(block, one)), len(instructions))
+    uses = [_Uses.of(one) for one in instructions]
+    params = {name for name, _ in block.params} - {"x", "snapshots"}
+    weights = [use.reads & params for use in uses]
+    half = next((index for index, names in enumerate(weights) if SECOND_HALF in names), len(instructions))
     mixer, is_moe = _mixer(instructions[:half]), any(one.mnemonic == "route" for one in instructions)
     found = [
-        _wire(one) or _plain(block, one) or (mixer if index < half else _feed_forward(block, one, is_moe))
-        for index, one in enumerate(instructions)
+        _wire(one) or _plain(one, uses[at], weights[at]) or (mixer if at < half else _fed(one, weights[at], is_moe))
+        for at, one in enumerate(instructions)
     ]
     for index in range(len(found)):
-        found[index] = found[index] or _reader(instructions, found, index)
+        found[index] = found[index] or _reader(uses, found, index)
     return tuple(part or DENSE for part in found)
+
+
+def group_of(instruction: Instruction) -> str | None:
+    """The group in which an instruction communicates, which is an axis of the layout; None for all others."""
+    if type(instruction).unit is not Unit.LINK:
+        return None
+    group: str = next(
+        getattr(instruction, n) for n, kind in instruction.operands.items() if kind.names is NameKind.GROUP
+    )
+    return group
 
 
 def _wire(instruction: Instruction) -> str:
     """The axis of an exchange, and what only keeps order."""
     if isinstance(instruction, WAIT | SIGNAL | HALT):
         return CONTROL
-    if type(instruction).unit is not Unit.LINK:
-        return ""
-    kinds = instruction.operands.items()
-    return f"{COLLECTIVES} {next(getattr(instruction, n) for n, kind in kinds if kind.names is NameKind.GROUP)}"
+    group = group_of(instruction)
+    return "" if group is None else f"{COLLECTIVES} {group}"
 
 
-def _plain(block: Block, instruction: Instruction) -> str:
+class _Uses(NamedTuple):
+    """Buffers that an instruction reads without changing them, that it reads at all, and that it writes."""
+
+    reads: set[str]
+    takes: set[str]
+    makes: set[str]
+
+    @classmethod
+    def of(cls, instruction: Instruction) -> _Uses:
+        refs = [(ref.buffer, role) for ref, role in instruction.refs()]
+        return cls(
+            {name for name, role in refs if role is Role.IN},
+            {name for name, role in refs if role is not Role.OUT},
+            {name for name, role in refs if role is not Role.IN},
+        )
+
+
+def _plain(instruction: Instruction, uses: _Uses, weights: set[str]) -> str:
     """Norms and what carries the residual stream, wherever they stand."""
     mnemonic = instruction.mnemonic
-    carries = mnemonic == "copy" and any(ref.buffer == "snapshots" for ref, _ in instruction.refs())
-    normed = "norm" in mnemonic or mnemonic in _NORMS or any(n.endswith("_norm") for n in _weights(block, instruction))
+    carries = mnemonic == "copy" and "snapshots" in uses.takes | uses.makes
+    normed = "norm" in mnemonic or mnemonic in _NORMS or any(name.endswith("_norm") for name in weights)
     return NORMS if carries or normed else ""
 
 
-def _feed_forward(block: Block, instruction: Instruction, is_moe: bool) -> str:
-    mnemonic, weights = instruction.mnemonic, _weights(block, instruction)
+def _fed(instruction: Instruction, weights: set[str], is_moe: bool) -> str:
+    """The part of a layer's feed-forward."""
+    mnemonic = instruction.mnemonic
     if mnemonic in _ROUTING or any(name.startswith("router") for name in weights):
         return ROUTER
     if "grouped" in mnemonic or mnemonic in _TRAVELLING or any(name.startswith("experts_") for name in weights):
@@ -84,18 +114,10 @@ def _mixer(instructions: Sequence[Instruction]) -> str:
     return f"{ATTENTION} {kind}, chosen keys" if "select_keys" in mnemonics else f"{ATTENTION} {kind}"
 
 
-def _weights(block: Block, instruction: Instruction) -> set[str]:
-    """The block's parameters that an instruction reads, the residual stream left out: its weights and caches."""
-    names = {name for name, _ in block.params} - {"x", "snapshots"}
-    return {ref.buffer for ref, role in instruction.refs() if role is Role.IN and ref.buffer in names}
-
-
-def _reader(instructions: Sequence[Instruction], parts: Sequence[str], index: int) -> str:
+def _reader(uses: Sequence[_Uses], parts: Sequence[str], index: int) -> str:
     """The part of what first reads the result of an instruction, if that is a layer's own; else of what is before."""
-    made = {ref.buffer for ref, role in instructions[index].refs() if role is not Role.IN}
-    for later in range(index + 1, len(instructions)):
-        reads = {ref.buffer for ref, role in instructions[later].refs() if role is not Role.OUT}
-        if parts[later] and reads & made:
+    for later in range(index + 1, len(uses)):
+        if parts[later] and uses[later].takes & uses[index].makes:
             if parts[later] == NORMS or parts[later].startswith(COLLECTIVES):
                 break
             return parts[later]

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from ..emulator.calendar.solver import Ints
-from ..emulator.card import Op
 from ..emulator.intervals import gained_ps
 from ..emulator.span_columns import CardColumns
+from ..emulator.timeline import Timeline
+from .model_parts import group_of
 from .report_breakdown import OverlapReport
 
 NOT_AN_EXCHANGE = -1
@@ -22,7 +23,7 @@ class Overlap:
     def __init__(self, cards: int) -> None:
         self._num_cards = cards
         self._total: defaultdict[str, Ints] = defaultdict(lambda: np.zeros(3, np.int64))
-        self._axes: dict[int, tuple[Sequence[Op], list[str], Ints]] = {}
+        self._axes: dict[int, tuple[Timeline, list[str], Ints]] = {}
 
     def add(self, together: Sequence[tuple[Sequence[int], Sequence[CardColumns]]]) -> None:
         """Add steps that were in flight together: for each kind of card its ranks, and its part in each step."""
@@ -49,11 +50,12 @@ class Overlap:
 
     def _axis_of(self, card: CardColumns) -> tuple[list[str], Ints]:
         """The axes that a card's program communicates along, and which of them each of its rows does (or none)."""
-        known = self._axes.get(id(card.ops))
+        known = self._axes.get(id(card.timeline))
         if known is None:
             axes: dict[str, int] = {}
-            sites = [NOT_AN_EXCHANGE if op.message is None else axes.setdefault(op.group, len(axes)) for op in card.ops]
-            known = self._axes[id(card.ops)] = (card.ops, list(axes), np.array(sites, np.int64))
+            names = [group_of(site.instruction) for site in card.timeline.sites]
+            sites = [NOT_AN_EXCHANGE if name is None else axes.setdefault(name, len(axes)) for name in names]
+            known = self._axes[id(card.timeline)] = (card.timeline, list(axes), np.array(sites, np.int64))
         return known[1], known[2][card.sites]
 
     def reports(self) -> tuple[OverlapReport, ...]:

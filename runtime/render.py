@@ -30,6 +30,7 @@ from .terminal import (
 
 NONE_FITS = "none fits"
 MOST_TAG_COLUMNS = 7
+LEAST_TAG_SHARE = 1e-4  # of all bytes; smaller tags are shown together
 MOST_REQUESTS_LISTED = 16
 MOST_ASSUMED_LISTED = 6
 MOST_LINKS_LISTED = 5
@@ -268,8 +269,9 @@ def memory_table(title: str, cards: Iterable[CardReport]) -> Group:
     total: Counter[str] = Counter()
     for card in cards:
         total.update(card.by_tag)
-    tags = [tag for tag, num_bytes in total.most_common() if num_bytes]
-    tags, rest = tags[:MOST_TAG_COLUMNS], tags[MOST_TAG_COLUMNS:]
+    least = sum(total.values()) * LEAST_TAG_SHARE
+    shown = [tag for tag, num_bytes in total.most_common(MOST_TAG_COLUMNS) if num_bytes > least]
+    tags, rest = shown, [tag for tag, num_bytes in total.items() if num_bytes and tag not in shown]
     unit = byte_unit(max((card.peak_bytes for card in cards), default=0))
     alike: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for card in cards:

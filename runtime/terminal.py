@@ -30,6 +30,8 @@ def console_for(file: TextIO) -> Console:
 
 def plain(text: str) -> str:
     """Text with control characters made visible, so that a model or a file cannot command the terminal."""
+    if text.isascii() and text.isprintable():
+        return text
     return "".join(
         char if char in KEPT_CONTROLS or unicodedata.category(char) not in ("Cc", "Cf", "Cs") else ascii(char)[1:-1]
         for char in text

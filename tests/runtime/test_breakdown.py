@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from test_report import shown
 
-from siltwin.emulator.calendar.activity import Demand
-from siltwin.emulator.card import Action, Op
-from siltwin.emulator.costs import Cost
 from siltwin.emulator.span_columns import CardColumns
 from siltwin.emulator.spec import load_card
-from siltwin.emulator.units.rates import UnitDemand
-from siltwin.emulator.wires import Message
 from siltwin.isa.dtype import BF16, DTYPES
+from siltwin.isa.link import ALL_REDUCE
+from siltwin.isa.operands import Ref
+from siltwin.isa.vector import ADD
 from siltwin.isa.work import GroupedShape, MatmulShape, Unit, Work
 from siltwin.runtime.job import Job
 from siltwin.runtime.overlap import Overlap
@@ -26,6 +25,7 @@ from siltwin.runtime.run import RunResult, run_job
 from siltwin.runtime.shape_text import ranged, shape_text
 
 SIZES: dict[str, Any] = {"batch": 4, "input_len": 24, "output_len": 2, "payload": False}
+X = Ref("x")
 LAYOUT = "tp=2,pp=2,dp=2,ep=4"
 
 
@@ -42,7 +42,7 @@ def slowly(result: RunResult, kind: str) -> Counter[str]:
             continue
         reached = record.start_ps
         working = [span for span in record.spans if span.bound != "dependency" and span.end_ps > span.start_ps]
-        for span in sorted(working, key=lambda span: (span.start_ps, span.end_ps, span.card)):
+        for span in sorted(working, key=lambda span: (span.start_ps, -span.end_ps, span.card)):
             held[span.mnemonic] += max(0, span.end_ps - max(span.start_ps, reached))
             reached = max(reached, span.end_ps)
     return +held
@@ -93,17 +93,18 @@ def test_both_calendars_break_a_job_down_alike() -> None:
     assert {"attention linear", "attention latent", "dense"} <= {part.part for part in one.prefill.breakdown.parts}
 
 
-def op(message: Message | None, group: str = "") -> Op:
-    cost = Cost(Work(Unit.LINK if message else Unit.TENSOR), UnitDemand(0, 0, (), "compute"))
-    return Op(Action.FLOW, Demand(0, 0, ()), "compute", cost, (), message is None, message, group)
+TIMELINE: Any = SimpleNamespace(
+    sites=[
+        SimpleNamespace(instruction=one)
+        for one in (ADD(dst=X, a=X, b=X), ALL_REDUCE(x=X, group="tp"), ALL_REDUCE(x=X, group="ep"))
+    ]
+)
 
 
 def card(*rows: tuple[int, int, int, int], ranks: tuple[int, ...] = (0,)) -> CardColumns:
     """A card of (site, issued, start, end): site 0 computes, 1 is an exchange over tp, 2 one over ep."""
-    message = Message("all_reduce", (8,), BF16, 0)
     table = np.array([(0, 0, at, site, *times, 0, -1) for at, (site, *times) in enumerate(rows)], np.int64)
-    ops = [op(None), op(message, "tp"), op(message, "ep")]
-    return CardColumns(ranks, None, ops, ("tensor",), *table.reshape(-1, 9).T)  # type: ignore[arg-type]
+    return CardColumns(ranks, TIMELINE, (), ("tensor",), *table.reshape(-1, 9).T)
 
 
 def test_communication_is_hidden_where_the_same_card_computes() -> None:

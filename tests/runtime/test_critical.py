@@ -33,6 +33,11 @@ def test_time_before_the_stretch_is_not_counted() -> None:
     assert critical([card((0, 10, "compute"))], 4, 10).bounds.compute == 6
 
 
+def test_of_instructions_that_start_together_the_last_to_end_holds_the_time() -> None:
+    found = critical([card((0, 4, "hbm"), (4, 9, "sram")), card((0, 6, "compute"), ranks=(1,))], 0, 10).bounds
+    assert (found.compute, found.sram, found.hbm, found.dependency) == (6, 3, 0, 1)
+
+
 def test_of_equal_instructions_that_of_the_lowest_card_counts() -> None:
     first, second = card((0, 10, "hbm")), card((0, 10, "compute"), ranks=(1,))
     assert critical([first, second], 0, 10).bounds.hbm == 10
