@@ -65,9 +65,9 @@ class Machines(ABC):
         self.placement = tuple(range(num_cards)) if placement is None else _checked(placement, num_cards, topology)
         self.spec, self.topology, self._table = spec, topology, table
         self.cards = tuple(Card(table, rank, spec) for rank in range(num_cards))
-        self.link_resources = tuple(
-            table.add_resource(f"link {number} {link.name}", link.bandwidth_bytes_per_s, "link")
-            for number, link in enumerate(topology.links)
+        links = topology.links
+        self.link_resources = table.add_resources(
+            lambda number: f"link {number} {links[number].name}", topology.columns.bandwidth_bytes_per_s, "link"
         )
         ports = [card.ports for card in self.cards]
         self._wires = Wires(spec, topology, self.link_resources, ports, choose, self.placement)

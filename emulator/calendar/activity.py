@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import simpy
 
 from ...isa.errors import ConfigError
+from .amounts import Amounts
 
 if TYPE_CHECKING:
     from .division import Division
@@ -34,12 +36,19 @@ class Demand:
 
     `fixed_ps` holds the activity's queue and no rate. `alone_ps` is what the flowing part lasts when nothing
     else runs (0: there is none). `amounts` are (resource index, cycles or bytes), each at least 1. An `alone_ps`
-    shorter than a resource allows is stretched by the sharing. Checked when it is run.
+    shorter than a resource allows is stretched by the sharing. Many amounts are `Amounts`, few a tuple. Checked when it
+    is run.
     """
 
     fixed_ps: int
     alone_ps: int
-    amounts: tuple[tuple[int, int], ...]
+    amounts: Sequence[tuple[int, int]]
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for demands that flow alike."""
+        amounts = self.amounts
+        return self.alone_ps, amounts.key if isinstance(amounts, Amounts) else amounts
 
 
 def flow_ps(amount: int, capacity_per_s: int) -> int:

@@ -6,7 +6,7 @@ anew, once (a round); an activity that thereby ends at the same timestamp starts
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from heapq import heapify, heappop, heappush
 
 import simpy
@@ -15,6 +15,7 @@ from simpy.events import NORMAL, EventPriority
 from ...isa.errors import ConfigError
 from .activity import NOBODY, NOT_YET, Demand, Outcome, Running, now_ps
 from .division import Division
+from .resource_columns import Ints, Resources
 from .resources import COEFFICIENT_BITS, ROOM_LIMIT, Resource
 from .shares import Share, share_of
 
@@ -60,9 +61,8 @@ class Calendar:
     def __init__(self, env: simpy.Environment) -> None:
         now_ps(env)
         self.env = env
-        self.resources: list[Resource] = []
-        self._names: set[str] = set()
-        self._shares: dict[tuple[int, tuple[tuple[int, int], ...]], Share] = {}
+        self.resources = Resources()
+        self._shares: dict[Hashable, Share] = {}
         self._sequence = self._in_flight = 0
         # (time, sequence, version, activity): the next thing that befalls an activity, unless its version moved on.
         self._agenda: list[tuple[int, int, int, Running]] = []
@@ -82,13 +82,16 @@ class Calendar:
         `capacity_per_s` is in cycles (kind "unit") or bytes ("hbm", "link", "host") a second; None is unbounded. An
         exclusive unit serves one activity at a time, in order of arrival. Raises ConfigError.
         """
-        if name in self._names:
-            raise ConfigError(f"there is already a resource {name!r}; names tell resources apart in errors and reports")
-        resource = Resource(len(self.resources), name, capacity_per_s, kind, exclusive)
-        self._names.add(name)
-        self.resources.append(resource)
+        resource = self.resources.add(name, capacity_per_s, kind, exclusive)
         self._division.add_resource(resource)
         return resource.index
+
+    def add_resources(self, name_of: Callable[[int], str], capacities_per_s: Ints, kind: str) -> range:
+        """Add bounded ones of one kind and return their indices; names by place, and made when asked for."""
+        added = self.resources.add_many(name_of, capacities_per_s, kind)
+        for index in added:
+            self._division.add_resource(self.resources[index])
+        return added
 
     def set_capacity(self, resource: int, capacity_per_s: int) -> None:
         """Change a capacity from now on, 0 for dead; what flows is slowed or sped up at once, without a stall."""
@@ -159,7 +162,7 @@ class Calendar:
     # from arrival to end
 
     def _share(self, demand: Demand) -> Share:
-        key = (demand.alone_ps, demand.amounts)
+        key = demand.key
         share = self._shares.get(key)
         if share is None:
             share = share_of(demand, self.resources)

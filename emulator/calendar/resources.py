@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
 
 from ...isa.errors import ConfigError
 
 if TYPE_CHECKING:
     from .activity import Running
+
+Ints = np.ndarray[Any, np.dtype[Any]]
 
 # The order in which kinds are asked for an activity's share resource: its links first, then memory, then its unit.
 SHARE_ORDER: dict[str, int] = {"link": 0, "hbm": 1, "host": 1, "unit": 2}
@@ -83,6 +88,9 @@ class ResourceTable(Protocol):
 
     def add_resource(self, name: str, capacity_per_s: int | None, kind: str, exclusive: bool = False) -> int:
         """Add a resource and return its index."""
+
+    def add_resources(self, name_of: Callable[[int], str], capacities_per_s: Ints, kind: str) -> range:
+        """Enter many bounded ones of one kind and return their indices; names by their place among them."""
 
     def set_capacity(self, resource: int, capacity_per_s: int) -> None:
         """Change a capacity from now on, 0 for dead."""

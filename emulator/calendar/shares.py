@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -11,10 +10,15 @@ import numpy as np
 
 from ...isa.errors import ConfigError
 from .activity import PS_PER_S, Demand
+from .amounts import Amounts
+from .resource_columns import Resources
 from .resources import COEFFICIENT_BITS, ROOM_LIMIT, Resource, scaled
 from .solver import Ints
 
 MAX_ALONE_PS = 1 << 53  # remaining time is a float64, exact below this
+RATE_BITS = 63 - COEFFICIENT_BITS  # of rates whose coefficients an int64 holds
+HALF_PS_PER_S = 10**6
+NEARLY = 1 - 1e-12
 
 
 class Use(NamedTuple):
@@ -25,30 +29,34 @@ class Use(NamedTuple):
     load: int
 
 
-@dataclass(frozen=True, eq=False)
 class Share:
     """An activity's bound (its scaled rate alone on its share resource) and its uses; a pure function of the demand.
 
-    `exclusive` are the units it must own before it flows, in index order.
+    `columns` are the uses as compiled code reads them: int64 [n] of resource, coefficient and load. `exclusive` are the
+    units it must own before it flows, in index order.
     """
 
-    bound: int
-    uses: tuple[Use, ...]
-    exclusive: tuple[Resource, ...]
+    def __init__(
+        self, bound: int, columns: tuple[Ints, Ints, Ints], exclusive: tuple[Resource, ...], resources: Resources
+    ) -> None:
+        self.bound, self.columns, self.exclusive, self._resources = bound, columns, exclusive, resources
 
     @cached_property
-    def columns(self) -> tuple[Ints, Ints, Ints]:
-        """The uses as compiled code reads them: resource, coefficient and load of each."""
-        rows = [(resource.index, coefficient, load) for resource, coefficient, load in self.uses]
-        resource, coefficient, load = np.array(rows, np.int64).reshape(-1, 3).T.copy()
-        return resource, coefficient, load
+    def uses(self) -> tuple[Use, ...]:
+        """The uses one by one."""
+        rows = zip(*(column.tolist() for column in self.columns), strict=True)
+        return tuple(Use(self._resources[index], coefficient, load) for index, coefficient, load in rows)
 
 
-def share_of(demand: Demand, resources: Sequence[Resource]) -> Share:
+def share_of(demand: Demand, resources: Resources) -> Share:
     """The share of a demand on these resources.
 
     Raises ConfigError for a demand that is not well formed, or whose rate no resource could count.
     """
+    if isinstance(demand.amounts, Amounts):
+        found = _share_of_columns(demand, demand.amounts, resources)
+        if found is not None:
+            return found
     check(demand, resources)
     alone_ps, bound = demand.alone_ps, 1
     rates, exclusive = [], []
@@ -63,7 +71,7 @@ def share_of(demand: Demand, resources: Sequence[Resource]) -> Share:
         rates.append((resource, rate))
         if best is None or is_busier(resource, rate, best, bound):
             best, bound = resource, rate
-    uses = []
+    rows = []
     for resource, rate in rates:
         coefficient = max(1, (rate << COEFFICIENT_BITS) // bound)  # never up: that would slow an activity alone
         if coefficient * bound >= ROOM_LIMIT:
@@ -71,8 +79,58 @@ def share_of(demand: Demand, resources: Sequence[Resource]) -> Share:
                 f"an activity of alone_ps={alone_ps} asks {rate / resource.nominal:.3g} times the "
                 f"capacity of {resource.name!r}; give it the time its amounts take alone"
             )
-        uses.append(Use(resource, coefficient, coefficient * bound))
-    return Share(bound, tuple(uses), tuple(sorted(exclusive, key=lambda r: r.index)))
+        rows.append((resource.index, coefficient, coefficient * bound))
+    index, coefficients, loads = np.array(rows, np.int64).reshape(-1, 3).T.copy()
+    units = tuple(sorted(exclusive, key=lambda r: r.index))
+    return Share(bound, (index, coefficients, loads), units, resources)
+
+
+def _share_of_columns(demand: Demand, amounts: Amounts, resources: Resources) -> Share | None:
+    """The share of a demand on many resources at once; None where its numbers need more than 64 bits, or are wrong."""
+    index, known, alone_ps = amounts.resources, resources.columns, demand.alone_ps
+    if not len(index) or not 1 <= alone_ps < MAX_ALONE_PS:
+        return None
+    if index.min() < 0 or index.max() >= len(resources) or amounts.amounts.min() < 1:
+        return None
+    if len(np.unique(index)) < len(index):
+        return None
+    rates = scaled_rates(amounts.amounts, alone_ps, known.shift[index])
+    if rates is None:
+        return None
+    nominal = known.nominal[index]
+    bounded, alone = np.flatnonzero(nominal), np.flatnonzero(known.exclusive[index])
+    bound = 1
+    if len(bounded):
+        order = known.order[index[bounded]]
+        first = bounded[order == order.min()]
+        bound = busiest(rates[first], nominal[first], index[first])
+    coefficients = np.maximum(1, (rates[bounded] << COEFFICIENT_BITS) // bound)
+    units = tuple(resources[number] for number in np.sort(index[alone]).tolist())
+    return Share(bound, (index[bounded], coefficients, coefficients * bound), units, resources)
+
+
+def scaled_rates(amounts: Ints, alone_ps: int, shifts: Ints) -> Ints | None:
+    """`scaled_rate` of many amounts, each in the scale of its resource; None where one needs more than 47 bits."""
+    most = int(amounts.max())
+    highest = most * PS_PER_S // alone_ps
+    if most >= 1 << 43 or alone_ps >= 1 << 43 or highest << max(0, int(shifts.max())) >= 1 << RATE_BITS:
+        return None
+    whole, rest = np.divmod(amounts * HALF_PS_PER_S, alone_ps)  # in two steps, for 64 bits do not hold it at once
+    per_s = np.maximum(1, whole * HALF_PS_PER_S + rest * HALF_PS_PER_S // alone_ps)
+    return np.maximum(1, np.where(shifts >= 0, per_s << np.maximum(shifts, 0), per_s >> np.maximum(-shifts, 0)))
+
+
+def busiest(rates: Ints, nominal: Ints, index: Ints) -> int:
+    """The rate at the resource of which it is the largest part, as `is_busier` has it; all are of one order."""
+    parts = rates / nominal
+    near = np.flatnonzero(parts >= parts.max() * NEARLY)  # whole numbers decide what floats cannot tell
+    if (nominal[near] == nominal[near[0]]).all():
+        return int(rates[near].max())
+    rate, of, at = 0, 1, 0
+    for some, whole, place in zip(rates[near].tolist(), nominal[near].tolist(), index[near].tolist(), strict=True):
+        if (more := some * of - rate * whole) > 0 or (more == 0 and place < at):
+            rate, of, at = some, whole, place
+    return int(rate)
 
 
 def scaled_rate(resource: Resource, amount: int, alone_ps: int) -> int:

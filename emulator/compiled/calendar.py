@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from ...isa.errors import ConfigError
@@ -9,6 +11,7 @@ from ..calendar.engine import too_many
 from ..calendar.flows import HEAD, LEVEL, MADE, PLACE, RESOURCE_COLUMNS, ROOM, SLOT_COLUMNS, Columns
 from ..calendar.flows import HELD as HELD_STRETCH
 from ..calendar.flows import HOLDER as HOLDER_NOW
+from ..calendar.resource_columns import KINDS, Resources
 from ..calendar.resources import COEFFICIENT_BITS, Resource
 from ..calendar.solver import NO_LEVEL, Ints, Members
 from ..card_queue import HELD_BOUND
@@ -28,8 +31,7 @@ class CompiledCalendar:
     """Queues of cards and the resources they share, as tables that the loop runs over."""
 
     def __init__(self) -> None:
-        self.resources: list[Resource] = []
-        self._names: set[str] = set()
+        self.resources = Resources()
         self.memory = Memory()
         self.shares = Shares(self.resources, self.memory)
         self._machine: Machine | None = None
@@ -39,12 +41,11 @@ class CompiledCalendar:
 
     def add_resource(self, name: str, capacity_per_s: int | None, kind: str, exclusive: bool = False) -> int:
         """As `Calendar.add_resource`; all are added before the first program."""
-        if name in self._names:
-            raise ConfigError(f"there is already a resource {name!r}; names tell resources apart in errors and reports")
-        resource = Resource(len(self.resources), name, capacity_per_s, kind, exclusive)
-        self._names.add(name)
-        self.resources.append(resource)
-        return resource.index
+        return self.resources.add(name, capacity_per_s, kind, exclusive).index
+
+    def add_resources(self, name_of: Callable[[int], str], capacities_per_s: Ints, kind: str) -> range:
+        """As `Calendar.add_resources`."""
+        return self.resources.add_many(name_of, capacities_per_s, kind)
 
     def set_capacity(self, resource: int, capacity_per_s: int) -> None:
         """Change a capacity from now on, 0 for dead; what flows is slowed or sped up at once, without a stall."""
@@ -92,8 +93,8 @@ class CompiledCalendar:
         memory.rows(c.QUEUES)[:, [c.RUN, c.INBOX, c.INBOX_LAST, c.NEXT_BLOCKED, c.BLOCKED_ON]] = NONE
         table = memory.rows(c.RESOURCES)
         table[:, c.OWNER] = NONE
-        table[:, c.KIND_BOUND] = [BOUNDS.index(HELD_BOUND[resource.kind]) for resource in self.resources]
-        table[:, c.ROOM] = [_room(resource) for resource in self.resources]
+        bounds = np.array([BOUNDS.index(HELD_BOUND[kind]) for kind in KINDS])
+        table[:, c.KIND_BOUND], table[:, c.ROOM] = bounds[self.resources.columns.kind], self.resources.rooms(UNBOUNDED)
         memory.mem[[c.FAULT, c.LEVELS_KNOWN, c.QUEUES_A_CARD]] = NONE, 1, queues
 
     def _make_division(self, slots: int) -> None:
@@ -104,7 +105,7 @@ class CompiledCalendar:
         self._held = np.zeros((4 * slots, 3), np.int64)
         self._table = np.zeros((resources, RESOURCE_COLUMNS), np.int64)
         self._table[:, HEAD], self._table[:, LEVEL], self._table[:, MADE] = NONE, NO_LEVEL, NO_LEVEL
-        self._table[:, ROOM] = [_room(resource) for resource in self.resources]
+        self._table[:, ROOM] = self.resources.rooms(UNBOUNDED)
         self._nodes = slots * OWN_NODES
         self._node_table: Ints = np.zeros((self._nodes, 6), np.int64)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 
 from ..calendar.activity import Demand
-from ..calendar.resources import Resource
+from ..calendar.resource_columns import Resources
 from ..calendar.shares import share_of
 from ..calendar.solver import Ints
 from ..card import Action
@@ -78,19 +78,19 @@ class FlatProgram:
 class Shares:
     """Shares as rows, kept by demand."""
 
-    def __init__(self, resources: Sequence[Resource], memory: Memory) -> None:
+    def __init__(self, resources: Resources, memory: Memory) -> None:
         self.resources, self.memory = resources, memory
-        self._known: dict[tuple[int, tuple[tuple[int, int], ...]], int] = {}
+        self._known: dict[Hashable, int] = {}
 
     def of(self, demand: Demand) -> int:
         """The row of a demand's share; its resources stand there with the indices that they have in the demand."""
-        key = (demand.alone_ps, demand.amounts)
+        key = demand.key
         found = self._known.get(key)
         if found is None:
             share = share_of(demand, self.resources)
-            uses = [(use.resource.index, use.coefficient, use.load) for use in share.uses]
+            uses = np.stack(share.columns, axis=1)
             units = [unit.index for unit in share.exclusive]
-            first_use = self.memory.append(USES, np.array(uses, np.int64).reshape(-1, 3))
+            first_use = self.memory.append(USES, uses)
             first_unit = self.memory.append(UNITS, np.array(units, np.int64))
             row = [(share.bound, first_use, len(uses), first_unit, len(units))]
             found = self._known[key] = self.memory.append(SHARES, np.array(row, np.int64))
