@@ -6,11 +6,13 @@ from collections import deque
 from collections.abc import Generator, Iterator
 from typing import Literal, NamedTuple, Protocol
 
+import numpy as np
 import simpy
 
 from ..isa.errors import ProgramError
 from .calendar.activity import Demand, Running, now_ps
 from .calendar.engine import Calendar
+from .parts import Parts, sizes_of
 from .span import NOBODY_LATE
 from .timeline import Entry, Timeline
 from .wires import TRANSFERS, GroupCost, Message, Wires
@@ -285,13 +287,12 @@ def check_sharing(meeting: str, one: Party, other: Party) -> None:
 def message_of_all(meeting: Gathering) -> Message:
     """What an all-to-all moves: part i * n + j goes from member i to member j. ProgramError unless j expects it."""
     parties = [meeting.parties[rank] for rank in meeting.ranks]
-    for receiver, sent in zip(parties, zip(*(party.message.part_bytes for party in parties), strict=True), strict=True):
-        expected = receiver.message.arriving_bytes
-        if sent != expected:
-            i = next(i for i, pair in enumerate(zip(sent, expected, strict=True)) if pair[0] != pair[1])
-            raise ProgramError(
-                f"{meeting.name}: members differ: {parties[i].name} sends {sent[i]} bytes to rank {receiver.rank}; "
-                f"{receiver.name} expects {expected[i]} from there"
-            )
-    parts = tuple(part for party in parties for part in party.message.part_bytes)
-    return parties[0].message._replace(part_bytes=parts, arriving_bytes=())
+    sent = np.stack([sizes_of(party.message.part_bytes) for party in parties])
+    expected = np.stack([sizes_of(party.message.arriving_bytes) for party in parties], axis=1)
+    if (wrong := np.argwhere((sent != expected).T)).size:
+        j, i = wrong[0].tolist()
+        raise ProgramError(
+            f"{meeting.name}: members differ: {parties[i].name} sends {sent[i, j]} bytes to rank {parties[j].rank}; "
+            f"{parties[j].name} expects {expected[i, j]} from there"
+        )
+    return parties[0].message._replace(part_bytes=Parts(sent), arriving_bytes=())

@@ -70,7 +70,7 @@ class Machines(ABC):
             lambda number: f"link {number} {links[number].name}", topology.columns.bandwidth_bytes_per_s, "link"
         )
         ports = [card.ports for card in self.cards]
-        self._wires = Wires(spec, topology, self.link_resources, ports, choose, self.placement)
+        self._wires = Wires(spec, topology, self.link_resources, ports, choose, self.placement, table.resources)
         self.ledger = Ledger(self.cards, topology.links, self.link_resources, self.placement)
 
     @property

@@ -7,14 +7,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..interconnect.collectives.amounts import GroupAmounts, StepProfile, group_amounts, step_profile
-from ..interconnect.collectives.plan import Plan
+import numpy as np
+
+from ..interconnect.collectives.amounts import Measured, StepProfile, measure
+from ..interconnect.collectives.flows import PlacedPlan, PlacedShape, place
+from ..interconnect.collectives.plan import Ints, Plan
 from ..interconnect.collectives.protocol import Protocol
 from ..interconnect.topology import Topology
 from ..isa.dtype import DType
 from ..isa.work import CollectiveShape, TransferShape, Unit, Work
 from .calendar.activity import Demand
+from .calendar.amounts import Amounts
+from .calendar.resource_columns import Resources
+from .calendar.shares import Share, share_of
 from .choosing import Choose
+from .parts import sizes_of, total_of
 from .span import Bound
 from .spec import CardSpec
 from .units.link import reduction_cycles
@@ -23,20 +30,21 @@ from .units.rates import ps_for
 RECV, RECV_REDUCE = TRANSFERS = ("send_recv", "send_recv_reduce")  # the interconnect's names
 LISTED = 64  # parts that a message's text names
 KEPT_COSTS = 1 << 13  # forgotten all at once; steps of changing length would pile them up
+FEW = 16  # amounts that are handled faster one by one
 
 
 class Message(NamedTuple):
     """What members must agree on: the collective's name in the interconnect, the bytes of its parts, dtype, root.
 
     Of an all-to-all a member knows but what it sends to each, `part_bytes`, and gets from each, `arriving_bytes`; the
-    message of the group has all parts and no `arriving_bytes`.
+    message of the group has all parts, as `Parts`, and no `arriving_bytes`.
     """
 
     kind: str
-    part_bytes: tuple[int, ...]
+    part_bytes: Sequence[int]
     dtype: DType | None
     root: int
-    arriving_bytes: tuple[int, ...] = ()
+    arriving_bytes: Sequence[int] = ()
 
     @property
     def terms(self) -> tuple[object, ...]:
@@ -46,7 +54,7 @@ class Message(NamedTuple):
     def __str__(self) -> str:
         parts = "+".join(map(str, self.part_bytes[:LISTED])) or "no"
         if len(self.part_bytes) > LISTED:
-            parts += f"+.. ({len(self.part_bytes)} parts of {sum(self.part_bytes)} in all)"
+            parts += f"+.. ({len(self.part_bytes)} parts of {total_of(self.part_bytes)} in all)"
         return f"{self.kind} of {parts} bytes" + (f" in {self.dtype}" if self.dtype else "") + f", root {self.root}"
 
 
@@ -79,11 +87,41 @@ class GroupCost(NamedTuple):
     bound: Bound
 
 
+class GroupShare(NamedTuple):
+    """How an exchange takes part in the sharing: its times, and its uses as int64 [n] columns.
+
+    `rate_bound`, `coefficients` and `loads` are as in `Share`; `units` are the resources that it must own.
+    """
+
+    fixed_ps: int
+    alone_ps: int
+    bound: Bound
+    rate_bound: int
+    resources: Ints
+    coefficients: Ints
+    loads: Ints
+    units: Ints
+
+
+class _Alike(NamedTuple):
+    """What a message costs wherever its members stand alike: amounts on some links of their shape, then on some ports.
+
+    Ports are every member's HBM and reducer, one after the other.
+    """
+
+    fixed_ps: int
+    alone_ps: int
+    bound: Bound
+    links: Ints
+    ports: Ints
+    amounts: Ints
+
+
 class Wires:
     """Costs of exchanges on one topology, kept by message, ranks and dispatch.
 
     `choose` says by which algorithm and protocol a collective runs, `nodes` on which node of the topology each rank
-    stands. ConfigError where there is no route.
+    stands. ConfigError where there is no route. Groups whose members stand alike are worked out once.
     """
 
     def __init__(
@@ -94,33 +132,64 @@ class Wires:
         ports: Sequence[Ports],
         choose: Choose,
         nodes: Sequence[int],
+        resources: Resources,
     ) -> None:
-        self._card, self._topology, self._ports, self._choose = card, topology, ports, choose
-        self._link_resources, self._nodes = link_resources, nodes
+        self._card, self._topology, self._choose, self._nodes = card, topology, choose, nodes
+        self._link_resources, self._resources = np.array(link_resources, np.int64), resources
+        self._ports = np.array([(port.hbm, port.reducer) for port in ports], np.int64)
         self._costs: dict[tuple[Message, tuple[int, ...], int], GroupCost] = {}
+        self._alike: dict[tuple[PlacedShape, Message, Protocol, int], _Alike] = {}
+        self._shares: dict[int, tuple[_Alike, Ints, Ints, Share]] = {}
 
     def cost(self, message: Message, ranks: tuple[int, ...], dispatch_ps: int) -> GroupCost:
         """What a message between `ranks`, in group order, demands."""
         key = (message, ranks, dispatch_ps)
         cost = self._costs.get(key)
         if cost is None:
+            alike, resources = self._cost(message, ranks, dispatch_ps)
+            demand = Demand(alike.fixed_ps, alike.alone_ps, _amounts(resources, alike.amounts))
             if len(self._costs) >= KEPT_COSTS:
                 self._costs.clear()
-            cost = self._costs[key] = self._cost(message, ranks, dispatch_ps)
+            cost = self._costs[key] = GroupCost(demand, alike.bound)
         return cost
+
+    def share(self, message: Message, ranks: tuple[int, ...], dispatch_ps: int) -> GroupShare:
+        """How that exchange shares links and ports, worked out once for groups that stand alike.
+
+        Their links have equal speeds in the same order, and cards are equal, so that only the indices differ.
+        """
+        alike, resources = self._cost(message, ranks, dispatch_ps)
+        none = resources[:0]
+        if not alike.alone_ps:
+            return GroupShare(alike.fixed_ps, 0, alike.bound, 1, none, none, none, none)
+        known = self._shares.get(id(alike))
+        if known is None:
+            share = share_of(Demand(alike.fixed_ps, alike.alone_ps, Amounts(resources, alike.amounts)), self._resources)
+            order = np.argsort(resources)
+            units = np.array([unit.index for unit in share.exclusive], np.int64)
+            places = [order[np.searchsorted(resources[order], some)] for some in (share.columns[0], units)]
+            known = self._shares[id(alike)] = alike, places[0], places[1], share
+        _, uses, units, share = known
+        times = alike.fixed_ps, alike.alone_ps, alike.bound
+        return GroupShare(*times, share.bound, resources[uses], *share.columns[1:], np.sort(resources[units]))
 
     def steps(self, message: Message, ranks: tuple[int, ...], dispatch_ps: int) -> tuple[Demand, ...]:
         """The same exchange in lockstep, a demand a step; the dispatch stands before the first."""
         demands: list[Demand] = []
         plan, protocol = self._plan(message, ranks)
-        dispatch_ps = _issue_ps(dispatch_ps, plan, protocol)
-        held = step_profile(plan, message.part_bytes, self._at(ranks), self._topology, protocol)
+        dispatch_ps, sizes = _issue_ps(dispatch_ps, plan, protocol), sizes_of(message.part_bytes)
+        held = measure(self._placed(plan, ranks).shape, sizes, protocol).steps
         for index in range(plan.num_steps):
-            amounts = group_amounts(plan.step(index), message.part_bytes, self._at(ranks), self._topology)
+            placed = self._placed(plan.step(index), ranks)
+            measured = measure(placed.shape, sizes)
             fixed_ps = int(held.latency_ps[index]) + (0 if demands else dispatch_ps)
-            flow_ps = max(int(held.flow_ps[index]), *self._ends_ps(amounts, message.dtype))
-            demands.append(Demand(fixed_ps, flow_ps, self._amounts(amounts, ranks, message.dtype)))
+            flow_ps = max(int(held.flow_ps[index]), *self._ends_ps(measured, message.dtype))
+            alike = self._on_links_and_ports(fixed_ps, flow_ps, "link", measured, message.dtype)
+            demands.append(Demand(fixed_ps, flow_ps, _amounts(self._stand(alike, placed, ranks), alike.amounts)))
         return tuple(demands) or (Demand(dispatch_ps, 0, ()),)
+
+    def _placed(self, plan: Plan, ranks: tuple[int, ...]) -> PlacedPlan:
+        return place(plan, self._at(ranks), self._topology)
 
     def _at(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
         """The nodes on which ranks stand."""
@@ -128,15 +197,26 @@ class Wires:
 
     def _plan(self, message: Message, ranks: tuple[int, ...]) -> tuple[Plan, Protocol]:
         """By which plan a message runs, and how its library sends."""
-        choice = self._choose(message.kind, len(ranks), self._at(ranks), sum(message.part_bytes))
+        choice = self._choose(message.kind, len(ranks), self._at(ranks), total_of(message.part_bytes))
         return choice.plan(message.kind, len(ranks), message.root), choice.protocol
 
-    def _cost(self, message: Message, ranks: tuple[int, ...], dispatch_ps: int) -> GroupCost:
+    def _cost(self, message: Message, ranks: tuple[int, ...], dispatch_ps: int) -> tuple[_Alike, Ints]:
+        """What an exchange costs, and the resources of its amounts."""
         plan, protocol = self._plan(message, ranks)
-        dispatch_ps = _issue_ps(dispatch_ps, plan, protocol)
-        placed = plan, message.part_bytes, self._at(ranks), self._topology, protocol
-        whole = group_amounts(*placed)
-        excess_ps = self._excess_ps(step_profile(*placed), message.dtype)
+        placed = self._placed(plan, ranks)
+        key = placed.shape, message, protocol, dispatch_ps
+        alike = self._alike.get(key)
+        if alike is None:
+            if len(self._alike) >= KEPT_COSTS:
+                self._alike.clear()
+                self._shares.clear()
+            alike = self._alike[key] = self._measured(*key)
+        return alike, self._stand(alike, placed, ranks)
+
+    def _measured(self, shape: PlacedShape, message: Message, protocol: Protocol, dispatch_ps: int) -> _Alike:
+        dispatch_ps = _issue_ps(dispatch_ps, shape.plan, protocol)
+        whole = measure(shape, sizes_of(message.part_bytes), protocol)
+        excess_ps = self._excess_ps(whole.steps, message.dtype)
         alone_ps = whole.flow_ps + excess_ps
         bound: Bound = "link"
         if message.kind == "barrier":
@@ -146,8 +226,20 @@ class Wires:
         elif excess_ps > whole.latency_ps:
             memory_ps, reduction_ps = self._ends_ps(whole, message.dtype)
             bound = "hbm" if memory_ps >= reduction_ps else "compute"
-        amounts = self._amounts(whole, ranks, message.dtype)
-        return GroupCost(Demand(dispatch_ps + whole.latency_ps, alone_ps, amounts), bound)
+        return self._on_links_and_ports(dispatch_ps + whole.latency_ps, alone_ps, bound, whole, message.dtype)
+
+    def _on_links_and_ports(
+        self, fixed_ps: int, alone_ps: int, bound: Bound, measured: Measured, dtype: DType | None
+    ) -> _Alike:
+        at_ports = np.stack(self._ends(measured, dtype), axis=1).reshape(-1)
+        links, ports = np.flatnonzero(measured.link_bytes), np.flatnonzero(at_ports)
+        amounts = np.concatenate((measured.link_bytes[links], at_ports[ports]))
+        return _Alike(fixed_ps, alone_ps, bound, links, ports, amounts)
+
+    def _stand(self, alike: _Alike, placed: PlacedPlan, ranks: tuple[int, ...]) -> Ints:
+        """The resources of the amounts where the members stand."""
+        links, ports = placed.links[alike.links], self._ports[list(ranks)].reshape(-1)[alike.ports]
+        return np.concatenate((self._link_resources[links], ports))
 
     def _excess_ps(self, steps: StepProfile, dtype: DType | None) -> int:
         """How much longer than the links the members' ends hold the steps, all added up."""
@@ -161,29 +253,23 @@ class Wires:
             total += count * max(0, ends_ps - flow_ps)
         return total
 
-    def _ends_ps(self, amounts: GroupAmounts, dtype: DType | None) -> tuple[int, int]:
+    def _ends_ps(self, measured: Measured, dtype: DType | None) -> tuple[int, int]:
         """Picoseconds that the busiest member's HBM takes, and its reductions."""
-        ends = self._ends(amounts, dtype)
-        memory_ps = ps_for(max(num_bytes for num_bytes, _ in ends), self._card.hbm.attainable_bytes_per_s)
-        return memory_ps, ps_for(max(cycles for _, cycles in ends), self._card.clock_hz)
+        num_bytes, cycles = (int(column.max()) for column in self._ends(measured, dtype))
+        return ps_for(num_bytes, self._card.hbm.attainable_bytes_per_s), ps_for(cycles, self._card.clock_hz)
 
-    def _ends(self, amounts: GroupAmounts, dtype: DType | None) -> list[tuple[int, int]]:
-        """(HBM bytes, reduction cycles) of every member: it reads what it sends or adds to, and writes what arrives."""
-        work, members = Work(Unit.LINK, dtype=dtype), amounts.members
-        return [
-            (read + written, reduction_cycles(work, reduced, self._card) if reduced else 0)
-            for read, written, reduced in zip(
-                members.read_bytes, members.write_bytes, members.reduced_bytes, strict=True
-            )
-        ]
+    def _ends(self, measured: Measured, dtype: DType | None) -> tuple[Ints, Ints]:
+        """HBM bytes and reduction cycles of members: each reads what it sends or adds to, and writes what arrives."""
+        work = Work(Unit.LINK, dtype=dtype)
+        sizes, which = np.unique(measured.members[2], return_inverse=True)
+        cycles = [reduction_cycles(work, reduced, self._card) if reduced else 0 for reduced in sizes.tolist()]
+        return measured.members.sum(axis=0), np.array(cycles, np.int64)[which]
 
-    def _amounts(
-        self, amounts: GroupAmounts, ranks: tuple[int, ...], dtype: DType | None
-    ) -> tuple[tuple[int, int], ...]:
-        asked = [(self._link_resources[link], num_bytes) for link, num_bytes in amounts.link_bytes.items()]
-        for rank, (num_bytes, cycles) in zip(ranks, self._ends(amounts, dtype), strict=True):
-            asked += [(self._ports[rank].hbm, num_bytes), (self._ports[rank].reducer, cycles)]
-        return tuple((resource, amount) for resource, amount in asked if amount)
+
+def _amounts(resources: Ints, amounts: Ints) -> Sequence[tuple[int, int]]:
+    """The amounts of a demand."""
+    columns = Amounts(resources, amounts)
+    return columns if len(columns) > FEW else columns.pairs
 
 
 def _issue_ps(dispatch_ps: int, plan: Plan, protocol: Protocol) -> int:

@@ -37,12 +37,6 @@ def route(topology: Topology, source: int, target: int) -> tuple[int, ...]:
     return tuple(routes.links[: routes.starts[1]].tolist())
 
 
-def sorted_unique(numbers: Ints) -> Ints:
-    """np.unique by sorting, which for a million of them is faster than by hashing."""
-    ordered = np.sort(numbers)
-    return ordered[np.concatenate(([True], ordered[1:] != ordered[:-1]))] if len(ordered) else ordered
-
-
 @lru_cache(maxsize=64)
 def router(topology: Topology) -> Router:
     """The router of a topology, made once."""
@@ -85,7 +79,7 @@ class Router:
         rule = Rule(number, 1 if fixed else policy.stripes, policy.seed)
         pairs, parts = np.arange(len(start)), list[tuple[Ints, Ints]]()
         if policy.policy == "dimension_order" and not fixed:
-            pairs, parts = self._by_dimension(start, goal, rule.stripes)
+            pairs, parts = self._by_dimension(start, goal)
         row, places = np.zeros(len(start), np.int64), list[Place]()
         far = pairs[~self._is_next(start[pairs], goal[pairs])]
         if len(far):
@@ -135,7 +129,7 @@ class Router:
         first = np.searchsorted(self.source[leaving], np.arange(self.topology.nodes + 1))
         return Graph(first, leaving, self._by_pair, self.source, self.target, self.costs, is_direct)
 
-    def _by_dimension(self, start: Ints, goal: Ints, stripes: int) -> tuple[Ints, list[tuple[Ints, Ints]]]:
+    def _by_dimension(self, start: Ints, goal: Ints) -> tuple[Ints, list[tuple[Ints, Ints]]]:
         """(the pairs that meet a link that is down, which walk otherwise; the flows and links of the other pairs)."""
         dims, wraps = self.topology.sides, self.topology.wraps
         here = start.copy()
@@ -151,11 +145,7 @@ class Router:
             steps.append((pairs[found], self._by_pair[low[found]]))
             here[pairs] = after
             moving = (here != goal) & ~failed
-        kept = [
-            (pairs[~failed[pairs]] * stripes + share, links[~failed[pairs]])
-            for pairs, links in steps
-            for share in range(stripes)
-        ]
+        kept = [(pairs[~failed[pairs]], links[~failed[pairs]]) for pairs, links in steps]  # without stripes
         return np.flatnonzero(failed), kept
 
     def _direct(self, here: Ints, there: Ints) -> tuple[Ints, Ints]:

@@ -26,8 +26,14 @@ class LinkColumns:
     latency_ps: Ints
     overhead_ps: Ints
     stores: Ints
+    packet_bytes: Ints
     down: Ints
     level: Ints
+
+    @property
+    def facts(self) -> tuple[Ints, ...]:
+        """What decides how long bytes take: bandwidths, latencies, overheads, which store, and packets."""
+        return self.bandwidth_bytes_per_s, self.latency_ps, self.overhead_ps, self.stores, self.packet_bytes
 
 
 @dataclass(frozen=True)
@@ -93,6 +99,7 @@ class Topology:
             np.fromiter((link.latency_ps for link in links), np.int64, count),
             np.fromiter((link.overhead_ps for link in links), np.int64, count),
             np.fromiter((link.forwarding == "store_and_forward" for link in links), bool, count),
+            np.fromiter((link.packet_bytes for link in links), np.int64, count),
             np.fromiter((link.down for link in links), bool, count),
             np.fromiter((link.level for link in links), np.int64, count),
         )

@@ -11,6 +11,7 @@ from ...isa.errors import ConfigError
 
 if TYPE_CHECKING:
     from .activity import Running
+    from .resource_columns import Resources
 
 Ints = np.ndarray[Any, np.dtype[Any]]
 
@@ -85,6 +86,10 @@ class Resource:
 
 class ResourceTable(Protocol):
     """Where cards and links enter what activities share."""
+
+    @property
+    def resources(self) -> Resources:
+        """All of them, by index."""
 
     def add_resource(self, name: str, capacity_per_s: int | None, kind: str, exclusive: bool = False) -> int:
         """Add a resource and return its index."""

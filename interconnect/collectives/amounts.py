@@ -11,9 +11,10 @@ import numpy as np
 from ...isa.errors import ProgramError
 from ..topology import Topology
 from .cache import WeighedCache
-from .flows import Incidence, place
-from .plan import Ints, Pattern, Plan
+from .flows import PlacedShape, place
+from .plan import Ints, Plan
 from .protocol import PLAIN, Protocol
+from .sums import at_members
 
 PS_PER_S = 10**12
 KEPT_BYTES = 1 << 27
@@ -98,14 +99,29 @@ class StepProfile:
     reduced_bytes: Ints
 
 
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """What a plan of some shape demands, as columns, wherever it stands.
+
+    `link_bytes` are those on every link of the shape; `members`, int64 [3, size], those that each member sends,
+    receives and reduces; `flow_ps` and `latency_ps` as in GroupAmounts, and `steps` as in StepProfile.
+    """
+
+    link_bytes: Ints
+    members: Ints
+    flow_ps: int
+    latency_ps: int
+    steps: StepProfile
+
+
 def plan_cost(plan: Plan, part_bytes: Sequence[int]) -> PlanAmounts:
     """Bytes at every member when part i of the buffer has `part_bytes[i]` bytes (parts may differ, and be empty).
 
     The sizes are those of the parts that the collective's callers name, or of the plan's own. ProgramError unless
     there is one size, not negative, for each.
     """
-    key = (plan, sizes := _checked_sizes(plan, part_bytes))
-    return _MEMBERS.get(key, lambda: _member_amounts(plan, plan.sizes_of(np.array(sizes, np.int64))))
+    key = (plan, sizes := tuple(_checked_sizes(plan, part_bytes).tolist()))
+    return _MEMBERS.get(key, lambda: _plan_amounts(plan, np.array(sizes, np.int64)))
 
 
 def group_amounts(
@@ -121,7 +137,8 @@ def group_amounts(
     start and step costs count as latency, and its share of the bandwidth slows the flow. ProgramError for wrong sizes,
     ConfigError for ranks that are not distinct cards or cannot reach each other. Cached: `link_bytes` is read-only.
     """
-    key = (plan, _checked_sizes(plan, part_bytes), tuple(ranks), topology, protocol)
+    sizes = _checked_sizes(plan, part_bytes)
+    key = (plan, tuple(sizes.tolist()), tuple(ranks), topology, protocol)
     return _AMOUNTS.get(key, lambda: _group_amounts(*key))
 
 
@@ -133,41 +150,36 @@ def step_profile(
     protocol: Protocol = PLAIN,
 ) -> StepProfile:
     """What holds each step of the plan alone, placed as in group_amounts; the same errors."""
-    sizes = plan.sizes_of(np.array(_checked_sizes(plan, part_bytes), np.int64))
-    placed = place(plan, tuple(ranks), topology)
+    return measure(place(plan, tuple(ranks), topology).shape, part_bytes, protocol).steps
+
+
+def measure(shape: PlacedShape, part_bytes: Sequence[int] | Ints, protocol: Protocol = PLAIN) -> Measured:
+    """What a placed plan demands; ProgramError for wrong sizes."""
+    plan = shape.plan
+    sizes = plan.sizes_of(_checked_sizes(plan, part_bytes))
     bytes_of = _sizes_of_transfers(plan, sizes)
-    _, terms = placed.flows(bytes_of)
+    link_bytes, terms = shape.flows(bytes_of)
     moved, reduced = (np.zeros(plan.num_steps, np.int64) for _ in range(2))
-    for pattern in plan.patterns:
+    for pattern, ends, reducers in plan.busy:
         some = bytes_of[pattern.rows]
-        moved[pattern.steps], reduced[pattern.steps] = _busiest_members(plan, pattern, some)
-    latency = placed.latency_ps + protocol.latencies(plan.moves.streamed)
+        moved[pattern.steps], reduced[pattern.steps] = ends.most(some), reducers.most(some)
+    latency = shape.latency_ps + protocol.latencies(plan.moves.streamed)
     latency[:1] += protocol.once_ps(_own_bytes(plan, sizes))
-    return StepProfile(protocol.flows_ps(terms), latency, moved, reduced)
-
-
-def _busiest_members(plan: Plan, pattern: Pattern, sizes: Ints) -> tuple[Ints, Ints]:
-    """(bytes read and written, bytes reduced) at the busiest member in every step of a pattern."""
-    columns = np.arange(len(pattern.sources))
-    adding = columns[pattern.reduces]
-    places = np.concatenate((pattern.sources, pattern.targets, pattern.targets[adding]))
-    ends, reducers = (
-        Incidence.of(where[where < plan.size], which[where < plan.size])
-        for where, which in ((places, np.concatenate((columns, columns, adding))), (pattern.targets[adding], adding))
+    return Measured(
+        link_bytes,
+        _at_members(plan, bytes_of),
+        protocol.flow_ps(terms),
+        int(latency.sum()),
+        StepProfile(protocol.flows_ps(terms), latency, moved, reduced),
     )
-    none = np.zeros(len(sizes), np.int64)
-    moved, reduced = (
-        kind.sums(sizes[:, kind.columns]).max(axis=1) if len(kind.ids) else none for kind in (ends, reducers)
-    )
-    return moved, reduced
 
 
-def _checked_sizes(plan: Plan, part_bytes: Sequence[int]) -> tuple[int, ...]:
-    sizes = tuple(part_bytes)
+def _checked_sizes(plan: Plan, part_bytes: Sequence[int] | Ints) -> Ints:
+    sizes = np.asarray(part_bytes, np.int64).reshape(-1)
     if len(sizes) not in (plan.parts, plan.given):
         raise ProgramError(f"{plan.name}: {len(sizes)} part sizes; it has {plan.given} parts")
-    if sizes and min(sizes) < 0:
-        raise ProgramError(f"{plan.name}: part sizes {_shortened(sizes)} must not be negative")
+    if len(sizes) and sizes.min() < 0:
+        raise ProgramError(f"{plan.name}: part sizes {_shortened(tuple(sizes.tolist()))} must not be negative")
     return sizes
 
 
@@ -179,14 +191,16 @@ def _sizes_of_transfers(plan: Plan, sizes: Ints) -> Ints:
     return np.append(sizes, 0)[plan.moves.parts]  # so that the size of SIGNAL is 0
 
 
-def _member_amounts(plan: Plan, sizes: Ints) -> PlanAmounts:
-    moves, bytes_of = plan.moves, _sizes_of_transfers(plan, sizes)
-    sent, received, reduced = (np.zeros(plan.size + 1, np.int64) for _ in range(3))
-    np.add.at(sent, moves.sources, bytes_of)
-    np.add.at(received, moves.targets, bytes_of)
-    np.add.at(reduced, moves.targets, bytes_of * moves.reduces)
-    largest = np.maximum.reduceat(bytes_of, moves.starts[:-1]) if len(moves) else sent[:0]
-    members: list[tuple[Any, ...]] = [tuple(row[: plan.size].tolist()) for row in (sent, received, reduced)]
+def _at_members(plan: Plan, bytes_of: Ints) -> Ints:
+    """Bytes sent, received and reduced at every member, int64 [3, size]."""
+    moves = plan.moves
+    return at_members(moves.sources, moves.targets, moves.reduces, bytes_of, plan.size + 1)[:, : plan.size]
+
+
+def _plan_amounts(plan: Plan, part_bytes: Ints) -> PlanAmounts:
+    bytes_of = _sizes_of_transfers(plan, plan.sizes_of(part_bytes))
+    largest = np.maximum.reduceat(bytes_of, plan.moves.starts[:-1]) if len(plan.moves) else bytes_of[:0]
+    members: list[tuple[Any, ...]] = [tuple(row.tolist()) for row in _at_members(plan, bytes_of)]
     return PlanAmounts(members[0], members[1], members[2], tuple(largest.tolist()))
 
 
@@ -194,16 +208,13 @@ def _group_amounts(
     plan: Plan, part_bytes: tuple[int, ...], ranks: tuple[int, ...], topology: Topology, protocol: Protocol
 ) -> GroupAmounts:
     placed = place(plan, ranks, topology)
-    sizes = plan.sizes_of(np.array(part_bytes, np.int64))
-    bytes_of = _sizes_of_transfers(plan, sizes)
-    per_link, terms = placed.flows(bytes_of)
-    used = np.flatnonzero(per_link)
-    latency = placed.latency_ps + protocol.latencies(plan.moves.streamed)
+    measured = measure(placed.shape, part_bytes, protocol)
+    used = np.flatnonzero(measured.link_bytes)
     return GroupAmounts(
-        link_bytes=dict(zip(used.tolist(), per_link[used].tolist(), strict=True)),
+        link_bytes=dict(zip(placed.links[used].tolist(), measured.link_bytes[used].tolist(), strict=True)),
         members=plan_cost(plan, part_bytes),
-        flow_ps=protocol.flow_ps(terms),
-        latency_ps=int(latency.sum()) + (protocol.once_ps(_own_bytes(plan, sizes)) if plan.num_steps else 0),
+        flow_ps=measured.flow_ps,
+        latency_ps=measured.latency_ps,
         steps=plan.num_steps,
     )
 

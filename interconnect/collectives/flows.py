@@ -2,43 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from ...isa.errors import ConfigError
-from ..link import Link
-from ..routing import router, sorted_unique
+from ..routing import router
 from ..topology import Topology
 from .cache import WeighedCache
-from .plan import Ints, Pattern, Plan
+from .plan import Incidence, Ints, Pattern, Plan
 from .protocol import Terms
 from .reducers import nearest_reducer
+from .sums import loads
 
+MOST_COMPARED = 1 << 20  # crossings of a plan
 AT_ONCE = 1 << 22  # crossings looked at together
 NEARLY = 1 - 1e-12  # floats choose the busiest link but for ties this close, which whole numbers decide
-
-
-@dataclass(frozen=True, eq=False)
-class Incidence:
-    """Which transfers of a step count at which place: at `ids[i]` those in `columns[starts[i] : starts[i + 1]]`."""
-
-    ids: Ints
-    columns: Ints
-    starts: Ints
-
-    @staticmethod
-    def of(places: Ints, columns: Ints) -> Incidence:
-        """Transfer `columns[i]` counts at `places[i]`."""
-        order = np.argsort(places, kind="stable")
-        ids, starts = np.unique(places[order], return_index=True)
-        return Incidence(ids, columns[order], starts)
-
-    def sums(self, sizes: Ints) -> Ints:
-        """[steps, places] of what counts there, from [steps, entries] in the order of `columns`."""
-        if len(self.ids) == len(self.columns):
-            return sizes
-        return np.asarray(np.add.reduceat(sizes, self.starts, axis=1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,11 +39,8 @@ class PlacedPattern:
 
     def loads(self, bytes_of: Ints) -> Ints:
         """Bytes on `crossings.ids` in every step, int64 [steps, links]."""
-        sizes = bytes_of[self.pattern.rows[:, self.crossings.columns]]
-        if self.stripes > 1:
-            base, longer = np.divmod(sizes, self.stripes)
-            sizes = base + (self.shares < longer)
-        return self.crossings.sums(sizes)
+        crossings = self.crossings
+        return loads(bytes_of[self.pattern.rows], crossings.columns, self.shares, crossings.starts, self.stripes)
 
     def flow_terms(self, bytes_of: Ints, loads: Ints) -> list[dict[int, int]]:
         """Bytes and bandwidths of every step, whose quotients sum up to how long its bytes flow alone."""
@@ -78,11 +56,14 @@ class PlacedPattern:
 
 
 @dataclass(frozen=True, eq=False)
-class PlacedPlan:
-    """A plan on a topology, pattern by pattern. `latency_ps` is that of every step, int64 [steps]."""
+class PlacedShape:
+    """What plans have in common whose members stand alike, pattern by pattern, on links numbered from 0 on.
+
+    `latency_ps` is that of every step, int64 [steps]; `links` is how many links it crosses.
+    """
 
     plan: Plan
-    topology: Topology
+    links: int
     latency_ps: Ints
     patterns: tuple[PlacedPattern, ...]
 
@@ -94,12 +75,12 @@ class PlacedPlan:
         )
 
     def flows(self, bytes_of: Ints) -> tuple[Ints, list[Terms]]:
-        """When transfer i has `bytes_of[i]`: bytes on every link, int64 [links], and the terms of every step's flow.
+        """When transfer i has `bytes_of[i]`: bytes on every link of its own, [links], and the terms of every step's flow.
 
         The terms are the bytes and bandwidth of the busiest link, and of the hops at which the longest held message
         waits to be whole; their quotients add up.
         """
-        total = np.zeros(len(self.topology.links), np.int64)
+        total = np.zeros(self.links, np.int64)
         terms: list[Terms] = [{} for _ in range(self.plan.num_steps)]
         for placed in self.patterns:
             steps = max(1, AT_ONCE // max(1, len(placed.crossings.columns)))
@@ -163,11 +144,22 @@ def _longest(busiest: Ints, bandwidths: tuple[int, ...]) -> list[dict[int, int]]
     return [{bandwidths[index]: size} for index, size in zip(best.tolist(), sizes.tolist(), strict=True)]
 
 
-_PLACED: WeighedCache[PlacedPlan] = WeighedCache(1 << 28, lambda placed: 1000 + placed.num_bytes)
+class PlacedPlan(NamedTuple):
+    """A plan on a topology: its shape, and which link of the topology each of the shape's is, ascending."""
+
+    shape: PlacedShape
+    links: Ints
+
+
+_PLACED: WeighedCache[PlacedPlan] = WeighedCache(1 << 28, lambda placed: 1000 + placed.links.nbytes)
+_SHAPES: WeighedCache[PlacedShape] = WeighedCache(1 << 28, lambda shape: 1000 + shape.num_bytes)
 
 
 def place(plan: Plan, ranks: tuple[int, ...], topology: Topology) -> PlacedPlan:
-    """The plan with member i on card `ranks[i]`; ConfigError for ranks that do not suit, or without a way between."""
+    """The plan with member i on card `ranks[i]`; ConfigError for ranks that do not suit, or without a way between.
+
+    Groups whose members reach each other over like links in the same way have one shape.
+    """
     return _PLACED.get((plan, ranks, topology), lambda: _place(plan, ranks, topology))
 
 
@@ -175,6 +167,10 @@ def _place(plan: Plan, ranks: tuple[int, ...], topology: Topology) -> PlacedPlan
     _check_ranks(plan, ranks, topology)
     nodes = np.array([*ranks, _switch_of(plan, ranks, topology)], np.int64)
     ways = _Ways(plan, nodes, topology)
+    return PlacedPlan(_SHAPES.get(ways.key, lambda: _shape(plan, ways)), ways.links)
+
+
+def _shape(plan: Plan, ways: _Ways) -> PlacedShape:
     latency_ps = np.zeros(plan.num_steps, np.int64)
     patterns = []
     for pattern in plan.patterns:
@@ -183,32 +179,45 @@ def _place(plan: Plan, ranks: tuple[int, ...], topology: Topology) -> PlacedPlan
         streamed = plan.moves.streamed[pattern.steps]
         latency_ps[pattern.steps] = np.where(streamed, 0, longest) + ways.overhead_ps(pairs)
         patterns.append(ways.placed(pattern, pairs))
-    return PlacedPlan(plan, topology, latency_ps, tuple(patterns))
+    return PlacedShape(plan, len(ways.links), latency_ps, tuple(patterns))
 
 
 class _Ways:
-    """Routes of all pairs of members that a plan lets talk to each other, and what passes along them."""
+    """Routes of all pairs of members that a plan lets talk to each other, and what passes along them.
+
+    The links that they cross are numbered anew, in their order; `links` are their ids.
+    """
 
     def __init__(self, plan: Plan, nodes: Ints, topology: Topology) -> None:
-        self._plan, self._topology, self._members = plan, topology, len(nodes)
-        keys = [self._keys(pattern) for pattern in plan.patterns]
-        self._pairs = sorted_unique(np.concatenate(keys)) if keys else np.zeros(0, np.int64)
+        self._plan, self._members = plan, len(nodes)
+        self._pairs = plan.pairs
         sources, targets = np.divmod(self._pairs, len(nodes))
-        self._routes = router(topology).routes(nodes[sources], nodes[targets], fixed=plan.uses_switch)
-        links = topology.columns
-        self._bandwidth, self._overhead, self._stores = links.bandwidth_bytes_per_s, links.overhead_ps, links.stores
-        self._place = np.empty(len(self._bandwidth), np.uint16 if len(self._bandwidth) <= 1 << 16 else np.int64)
-        self._place[np.argsort(self._bandwidth, kind="stable")] = np.arange(len(self._bandwidth))  # uint16 sorts fast
-        total = np.concatenate(([0], np.cumsum(links.latency_ps[self._routes.links])))
+        routes = router(topology).routes(nodes[sources], nodes[targets], fixed=plan.uses_switch)
+        crossed = np.zeros(len(topology.links), bool)
+        crossed[routes.links] = True
+        self.links = np.flatnonzero(crossed)
+        number = np.cumsum(crossed, dtype=np.int32) - 1
+        self._routes = replace(routes, links=number[routes.links])
+        self._facts = facts = [column[self.links] for column in topology.columns.facts]
+        self._bandwidth, latency_ps, self._overhead, self._stores, self._packets = facts
+        self._place = np.empty(len(self.links), np.uint16 if len(self.links) <= 1 << 16 else np.int64)
+        self._place[np.argsort(self._bandwidth, kind="stable")] = np.arange(len(self.links))  # uint16 sorts fast
+        total = np.concatenate(([0], np.cumsum(latency_ps[self._routes.links])))
         starts = self._routes.starts
         self.latency_ps = (total[starts[1:]] - total[starts[:-1]]).reshape(-1, self._routes.stripes).max(axis=1)
 
-    def _keys(self, pattern: Pattern) -> Ints:
-        return pattern.sources.astype(np.int64) * self._members + pattern.targets
+    @property
+    def key(self) -> Hashable:
+        """Equal for ways that are alike, unless they are too many to compare."""
+        routes = self._routes
+        if len(routes.links) > MOST_COMPARED:
+            return object()
+        columns = (routes.starts, routes.links, *self._facts)
+        return self._plan, routes.stripes, *(column.tobytes() for column in columns)
 
     def pairs(self, pattern: Pattern) -> Ints:
         """The number of the pair that each transfer of a pattern belongs to."""
-        return np.searchsorted(self._pairs, self._keys(pattern))
+        return np.searchsorted(self._pairs, pattern.sources.astype(np.int64) * self._members + pattern.targets)
 
     def overhead_ps(self, pairs: Ints) -> int:
         """How long the messages of a step, one a pair, hold the busiest port beside their bytes."""
@@ -232,10 +241,11 @@ class _Ways:
         order = np.argsort(self._place[links], kind="stable")
         entry, links = entry[order], links[order]
         starts = np.flatnonzero(np.r_[True, np.diff(links) != 0]) if len(links) else np.zeros(0, np.int64)
-        crossings = Incidence(links[starts], entry // stripes, starts)
+        crossings = Incidence(links[starts], (entry // stripes).astype(np.int32), starts)
         rates, classes = np.unique(self._bandwidth[crossings.ids], return_index=True)
         stored = self._stored(pairs) if self._stores.any() else None
-        return PlacedPattern(pattern, crossings, entry % stripes, stripes, tuple(rates.tolist()), classes, stored)
+        shares = (entry % stripes).astype(np.int8)  # fewer than 128, as policy and levels have it
+        return PlacedPattern(pattern, crossings, shares, stripes, tuple(rates.tolist()), classes, stored)
 
     def _unmerged(self, pattern: Pattern, entry: Ints, links: Ints) -> Ints:
         """What meets on its way to a reducing switch, or parts on its way from it, crosses a link once a part."""
@@ -254,11 +264,7 @@ class _Ways:
     def _hops(self, pair: int) -> tuple[tuple[int, int], ...]:
         flow = pair * self._routes.stripes
         on_way: list[int] = self._routes.links[self._routes.starts[flow] : self._routes.starts[flow + 1] - 1].tolist()
-        return tuple(_storing(self._topology.links[link]) for link in on_way if self._stores[link])
-
-
-def _storing(link: Link) -> tuple[int, int]:
-    return link.bandwidth_bytes_per_s, link.packet_bytes
+        return tuple((int(self._bandwidth[link]), int(self._packets[link])) for link in on_way if self._stores[link])
 
 
 def _switch_of(plan: Plan, ranks: tuple[int, ...], topology: Topology) -> int:

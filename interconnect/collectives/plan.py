@@ -14,6 +14,12 @@ Ints = np.ndarray[Any, np.dtype[Any]]
 Batch = tuple[Any, Any, Any, bool]  # (sources, targets, parts, reduces): numbers or arrays that broadcast
 
 
+def sorted_unique(numbers: Ints) -> Ints:
+    """np.unique by sorting, which for a million of them is faster than by hashing."""
+    ordered = np.sort(numbers)
+    return ordered[np.concatenate(([True], ordered[1:] != ordered[:-1]))] if len(ordered) else ordered
+
+
 @dataclass(frozen=True, slots=True)
 class Transfer:
     """Member `source` sends part `part` of its buffer to member `target`; both are indices in the group.
@@ -104,6 +110,34 @@ class Pattern:
     sources: Ints
     targets: Ints
     reduces: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Incidence:
+    """Which transfers of a step count at which place: at `ids[i]` those in `columns[starts[i] : starts[i + 1]]`."""
+
+    ids: Ints
+    columns: Ints
+    starts: Ints
+
+    @staticmethod
+    def of(places: Ints, columns: Ints) -> Incidence:
+        """Transfer `columns[i]` counts at `places[i]`."""
+        order = np.argsort(places, kind="stable")
+        ids, starts = np.unique(places[order], return_index=True)
+        return Incidence(ids, columns[order], starts)
+
+    def sums(self, sizes: Ints) -> Ints:
+        """[steps, places] of what counts there, from [steps, entries] in the order of `columns`."""
+        if len(self.ids) == len(self.columns):
+            return sizes
+        return np.asarray(np.add.reduceat(sizes, self.starts, axis=1))
+
+    def most(self, sizes: Ints) -> Ints:
+        """What counts at the place of most in every step, from the sizes of all transfers, [steps, transfers]."""
+        if not len(self.ids):
+            return np.zeros(len(sizes), np.int64)
+        return np.asarray(self.sums(sizes[:, self.columns]).max(axis=1))
 
 
 def patterns_of(moves: Moves, one_each: bool) -> tuple[Pattern, ...]:
@@ -243,6 +277,25 @@ class Plan:
     def patterns(self) -> tuple[Pattern, ...]:
         """Its steps by what they have in common; a switch's are told apart, for parts meet there."""
         return patterns_of(self.moves, one_each=self.uses_switch)
+
+    @cached_property
+    def pairs(self) -> Ints:
+        """Who sends to whom, ascending: source * (size + 1) + target, `size` being the switch."""
+        keys = [p.sources.astype(np.int64) * (self.size + 1) + p.targets for p in self.patterns]
+        return sorted_unique(np.concatenate(keys)) if keys else np.zeros(0, np.int64)
+
+    @cached_property
+    def busy(self) -> tuple[tuple[Pattern, Incidence, Incidence], ...]:
+        """For each pattern which transfers a member's memory sees, and which of them it adds up."""
+        found = []
+        for pattern in self.patterns:
+            columns = np.arange(len(pattern.sources))
+            adding = columns[pattern.reduces]
+            places = np.concatenate((pattern.sources, pattern.targets, pattern.targets[adding]))
+            pairs = (places, np.concatenate((columns, columns, adding))), (pattern.targets[adding], adding)
+            ends, reducers = (Incidence.of(p[p < self.size], which[p < self.size]) for p, which in pairs)
+            found.append((pattern, ends, reducers))
+        return tuple(found)
 
     def step(self, index: int) -> Plan:
         """The plan of one step alone; the same object each time it is asked for."""
