@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, field_validator, model_validator
@@ -126,7 +127,8 @@ class Group:
         return len({rank // inside for rank in self.ranks}) == 1
 
 
-def group_shape(ranks: Sequence[int], machine: Sequence[int]) -> tuple[int, ...]:
+@lru_cache(maxsize=1 << 12)
+def group_shape(ranks: tuple[int, ...], machine: tuple[int, ...]) -> tuple[int, ...]:
     """The shape that a group has on a machine of this shape, levels without a part in it left out; () if irregular.
 
     16 ranks over two nodes of a machine (4, 8) are (2, 8); three of one node and five of another are ().

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +13,7 @@ from scipy.sparse.csgraph import dijkstra
 from .topology import Topology
 
 Ints = np.ndarray[Any, np.dtype[Any]]
+MAX_KNOWN = 1 << 24  # costs that are kept
 Gateways = tuple[bytes, bytes]  # switches with a link to a card, and the costs of these links
 Place = int | Gateways  # a node, or what stands for all cards behind some switches
 
@@ -32,6 +34,7 @@ class Distances:
         joined = bool(((source[up] < topology.cards) & (target[up] < topology.cards)).any())
         self._unit = topology.shape[-1] if joined and len(topology.shape) > 1 else 1  # cards that know short cuts
         self._gateways: dict[int, Gateways | None] = {}
+        self._known: dict[Place, Ints] = {}
 
     def rows(self, start: Ints, goal: Ints) -> tuple[Ints, list[Place]]:
         """(the number of each flow's row, what the rows are to): flows of one row may be walked by the same costs."""
@@ -40,12 +43,15 @@ class Distances:
         numbers: dict[Place, int] = {}
         alone = np.zeros(len(goals), bool)
         alone[which[inside]] = True
-        own = [numbers.setdefault(g, len(numbers)) if needed else -1 for g, needed in zip(goals.tolist(), alone, strict=True)]
+        own = [
+            numbers.setdefault(g, len(numbers)) if needed else -1
+            for g, needed in zip(goals.tolist(), alone, strict=True)
+        ]
         far = [numbers.setdefault(self._far(g), len(numbers)) for g in goals.tolist()]
         return np.where(inside, np.array(own, np.int64)[which], np.array(far, np.int64)[which]), list(numbers)
 
     def _far(self, goal: int) -> Place:
-        """What stands for a goal as seen from outside its unit: its gateways if all of the unit have them, or itself."""
+        """What stands for a goal seen from outside its unit: its gateways, if all of the unit have them, or itself."""
         if not self._shared or goal >= self._topology.cards:
             return goal
         unit = goal // self._unit
@@ -65,41 +71,43 @@ class Distances:
         order = np.argsort(sources, kind="stable")
         return sources[order].tobytes(), self._costs[links[order]].tobytes()
 
-    def to(self, places: list[Place]) -> Ints:
+    def to(self, places: Sequence[Place]) -> Ints:
         """Costs from every node, float64 [places, nodes]; infinite where there is no way."""
-        nodes, wanted = self._topology.nodes, []
-        ends: list[Ints] = []
-        costs: list[Ints] = []
-        hubs = 0
+        found: dict[Place, Ints] = {}
+        missing = []
         for place in places:
-            if isinstance(place, int):
-                wanted.append(place)
-                continue
-            wanted.append(nodes + hubs)
-            sources = np.frombuffer(place[0], np.int64)
-            ends.append(np.stack((np.full(len(sources), nodes + hubs), sources)))
-            costs.append(np.frombuffer(place[1], float))
-            hubs += 1
-        rows, columns = np.concatenate((self._pairs, *ends), axis=1)
-        weights = np.concatenate((self._cheapest, *costs))
-        graph = csr_array((weights, (rows, columns)), shape=(nodes + hubs, nodes + hubs))
+            row = self._known.get(place)
+            if row is None:
+                missing.append(place)
+            else:
+                found[place] = row
+        if missing:
+            found.update(zip(missing, self._searched(missing), strict=True))
+        if len(self._known) + len(missing) > MAX_KNOWN // self._topology.nodes:
+            self._known.clear()
+        self._known.update((place, found[place]) for place in missing)
+        return np.stack([found[place] for place in places])
+
+    def _searched(self, places: Sequence[Place]) -> Ints:
+        """Costs from every node, by searches that begin where ways end, or at a node beyond some gateways."""
+        nodes, (first, sources, costs) = self._topology.nodes, self._turned_round
+        hubs = [place for place in places if not isinstance(place, int)]
+        wanted = [place for place in places if isinstance(place, int)] + list(range(nodes, nodes + len(hubs)))
+        ends = [np.frombuffer(hub[0], np.int64) for hub in hubs]
+        first = np.concatenate((first, first[-1] + np.cumsum([len(some) for some in ends], dtype=np.int64)))
+        columns = np.concatenate((sources, *ends))
+        weights = np.concatenate((costs, *(np.frombuffer(hub[1], float) for hub in hubs)))
+        graph = csr_array((weights, columns, first), shape=(nodes + len(hubs), nodes + len(hubs)))
         alike = len(weights) == 0 or bool((weights == 1).all())
-        found: Ints = dijkstra(graph, indices=wanted, unweighted=alike)
-        return np.ascontiguousarray(found[:, :nodes])
+        found: Ints = dijkstra(graph, indices=wanted, unweighted=alike)[:, :nodes]
+        order = sorted(range(len(places)), key=lambda place: not isinstance(places[place], int))
+        return found[np.argsort(order)]
 
     @cached_property
-    def _order(self) -> Ints:
-        """Of parallel links the cheapest one each, ordered by (target, source)."""
+    def _turned_round(self) -> tuple[Ints, Ints, Ints]:
+        """The links that are up, from their targets to their sources, row by row; of parallel ones the cheapest."""
         keys = self._target[self._up] * self._topology.nodes + self._source[self._up]
         order = np.lexsort((self._costs[self._up], keys))
-        ordered = keys[order]
-        return self._up[order[np.r_[True, ordered[1:] != ordered[:-1]]]] if len(order) else self._up
-
-    @property
-    def _pairs(self) -> Ints:
-        """The ends of the links, turned round, int64 [2, pairs]."""
-        return np.stack((self._target[self._order], self._source[self._order]))
-
-    @property
-    def _cheapest(self) -> Ints:
-        return np.asarray(self._costs[self._order], float)
+        kept = self._up[order[np.diff(keys[order], prepend=-1) != 0]]
+        first = np.searchsorted(self._target[kept], np.arange(self._topology.nodes + 1))
+        return first, self._source[kept], np.asarray(self._costs[kept], float)

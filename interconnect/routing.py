@@ -116,8 +116,10 @@ class Router:
 
     @cached_property
     def _graph(self) -> Graph:
-        """What flows walk on. A link to the goal is a way of the fewest links from a switch, and at the innermost level;
-        from a card there may be a longer way further inside.
+        """What flows walk on.
+
+        A link to the goal is a way of the fewest links from a switch, and at the innermost level; from a card there may
+        be a longer way further inside.
         """
         level = self.topology.columns.level
         is_direct = (self.source >= self.topology.cards) | (level == 0)

@@ -57,12 +57,15 @@ def _digit(number: int, count: int, level: int) -> int:
 
 @njit(cache=True)
 def _chosen(count: int, start: int, goal: int, share: int, level: int, rule: Rule) -> int:
-    """Which of `count` links a flow takes that has branched `level` times; shares of one pair choose neighbours."""
+    """Which of `count` links a flow takes that has branched `level` times; shares of one pair choose neighbours.
+
+    A hash draws where the first one goes, unless the shares take all links alike: then the n-th takes the n-th.
+    """
     if count == 1:
         return 0
     base = _digit(share, count, level)
-    if rule.policy == 1:
-        base += np.int64(_hash(start, goal, level, np.uint64(rule.seed)) % np.uint64(count))
+    if rule.policy == 1 and rule.stripes % count ** (level + 1):
+        base += int(_hash(start, goal, level, np.uint64(rule.seed)) % np.uint64(count))
     elif rule.policy == 2:
         base += _digit(goal, count, level)
     return base % count

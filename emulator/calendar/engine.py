@@ -15,8 +15,8 @@ from simpy.events import NORMAL, EventPriority
 from ...isa.errors import ConfigError
 from .activity import NOBODY, NOT_YET, Demand, Outcome, Running, now_ps
 from .division import Division
-from .resource_columns import Ints, Resources
-from .resources import COEFFICIENT_BITS, ROOM_LIMIT, Resource
+from .resource_columns import Resources
+from .resources import COEFFICIENT_BITS, ROOM_LIMIT, Ints, Resource
 from .shares import Share, share_of
 
 AFTER_ALL = EventPriority(2)  # after everything SimPy schedules at a timestamp

@@ -80,9 +80,9 @@ def share_of(demand: Demand, resources: Resources) -> Share:
                 f"capacity of {resource.name!r}; give it the time its amounts take alone"
             )
         rows.append((resource.index, coefficient, coefficient * bound))
-    index, coefficients, loads = np.array(rows, np.int64).reshape(-1, 3).T.copy()
+    columns = np.array(rows, np.int64).reshape(-1, 3).T.copy()
     units = tuple(sorted(exclusive, key=lambda r: r.index))
-    return Share(bound, (index, coefficients, loads), units, resources)
+    return Share(bound, (columns[0], columns[1], columns[2]), units, resources)
 
 
 def _share_of_columns(demand: Demand, amounts: Amounts, resources: Resources) -> Share | None:
@@ -117,7 +117,8 @@ def scaled_rates(amounts: Ints, alone_ps: int, shifts: Ints) -> Ints | None:
         return None
     whole, rest = np.divmod(amounts * HALF_PS_PER_S, alone_ps)  # in two steps, for 64 bits do not hold it at once
     per_s = np.maximum(1, whole * HALF_PS_PER_S + rest * HALF_PS_PER_S // alone_ps)
-    return np.maximum(1, np.where(shifts >= 0, per_s << np.maximum(shifts, 0), per_s >> np.maximum(-shifts, 0)))
+    up, down = np.maximum(shifts, 0), np.maximum(-shifts, 0)
+    return np.asarray(np.maximum(1, np.where(shifts >= 0, per_s << up, per_s >> down)))
 
 
 def busiest(rates: Ints, nominal: Ints, index: Ints) -> int:

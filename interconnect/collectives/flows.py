@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -75,7 +76,7 @@ class PlacedShape:
         )
 
     def flows(self, bytes_of: Ints) -> tuple[Ints, list[Terms]]:
-        """When transfer i has `bytes_of[i]`: bytes on every link of its own, [links], and the terms of every step's flow.
+        """When transfer i has `bytes_of[i]`: bytes on each of its links, int64 [links], and the terms of steps' flows.
 
         The terms are the bytes and bandwidth of the busiest link, and of the hops at which the longest held message
         waits to be whole; their quotients add up.
@@ -152,6 +153,7 @@ class PlacedPlan(NamedTuple):
 
 
 _PLACED: WeighedCache[PlacedPlan] = WeighedCache(1 << 28, lambda placed: 1000 + placed.links.nbytes)
+_WAYS: WeighedCache[_Ways] = WeighedCache(1 << 28, lambda ways: 1000 + ways.num_bytes)
 _SHAPES: WeighedCache[PlacedShape] = WeighedCache(1 << 28, lambda shape: 1000 + shape.num_bytes)
 
 
@@ -166,8 +168,9 @@ def place(plan: Plan, ranks: tuple[int, ...], topology: Topology) -> PlacedPlan:
 def _place(plan: Plan, ranks: tuple[int, ...], topology: Topology) -> PlacedPlan:
     _check_ranks(plan, ranks, topology)
     nodes = np.array([*ranks, _switch_of(plan, ranks, topology)], np.int64)
-    ways = _Ways(plan, nodes, topology)
-    return PlacedPlan(_SHAPES.get(ways.key, lambda: _shape(plan, ways)), ways.links)
+    key = plan.pairs.tobytes(), nodes.tobytes(), topology, plan.uses_switch
+    ways = _WAYS.get(key, lambda: _Ways(plan.pairs, nodes, topology, fixed=plan.uses_switch))
+    return PlacedPlan(_SHAPES.get((plan, ways.key), lambda: _shape(plan, ways)), ways.links)
 
 
 def _shape(plan: Plan, ways: _Ways) -> PlacedShape:
@@ -178,21 +181,20 @@ def _shape(plan: Plan, ways: _Ways) -> PlacedShape:
         longest = int(ways.latency_ps[pairs].max())
         streamed = plan.moves.streamed[pattern.steps]
         latency_ps[pattern.steps] = np.where(streamed, 0, longest) + ways.overhead_ps(pairs)
-        patterns.append(ways.placed(pattern, pairs))
+        patterns.append(ways.placed(plan, pattern, pairs))
     return PlacedShape(plan, len(ways.links), latency_ps, tuple(patterns))
 
 
 class _Ways:
-    """Routes of all pairs of members that a plan lets talk to each other, and what passes along them.
+    """Routes of all pairs of members that plans let talk to each other, and what passes along them.
 
     The links that they cross are numbered anew, in their order; `links` are their ids.
     """
 
-    def __init__(self, plan: Plan, nodes: Ints, topology: Topology) -> None:
-        self._plan, self._members = plan, len(nodes)
-        self._pairs = plan.pairs
-        sources, targets = np.divmod(self._pairs, len(nodes))
-        routes = router(topology).routes(nodes[sources], nodes[targets], fixed=plan.uses_switch)
+    def __init__(self, pairs: Ints, nodes: Ints, topology: Topology, fixed: bool) -> None:
+        self._pairs, self._members = pairs, len(nodes)
+        sources, targets = np.divmod(pairs, len(nodes))
+        routes = router(topology).routes(nodes[sources], nodes[targets], fixed=fixed)
         crossed = np.zeros(len(topology.links), bool)
         crossed[routes.links] = True
         self.links = np.flatnonzero(crossed)
@@ -207,13 +209,18 @@ class _Ways:
         self.latency_ps = (total[starts[1:]] - total[starts[:-1]]).reshape(-1, self._routes.stripes).max(axis=1)
 
     @property
+    def num_bytes(self) -> int:
+        """Host memory that the arrays take."""
+        return 3 * self._routes.links.nbytes + 2 * self._routes.starts.nbytes
+
+    @cached_property
     def key(self) -> Hashable:
         """Equal for ways that are alike, unless they are too many to compare."""
         routes = self._routes
         if len(routes.links) > MOST_COMPARED:
             return object()
         columns = (routes.starts, routes.links, *self._facts)
-        return self._plan, routes.stripes, *(column.tobytes() for column in columns)
+        return routes.stripes, *(column.tobytes() for column in columns)
 
     def pairs(self, pattern: Pattern) -> Ints:
         """The number of the pair that each transfer of a pattern belongs to."""
@@ -227,7 +234,7 @@ class _Ways:
         ports = self._routes.links[self._routes.starts[messages * self._routes.stripes]]
         return int((np.bincount(ports, minlength=len(self._overhead)) * self._overhead).max())
 
-    def placed(self, pattern: Pattern, pairs: Ints) -> PlacedPattern:
+    def placed(self, plan: Plan, pattern: Pattern, pairs: Ints) -> PlacedPattern:
         """A pattern's transfers as crossings of links."""
         routes, stripes = self._routes, self._routes.stripes
         flows = (pairs[:, None] * stripes + np.arange(stripes)).reshape(-1)
@@ -235,8 +242,8 @@ class _Ways:
         entry = np.repeat(np.arange(len(flows)), counts)
         first = routes.starts[flows] - (np.cumsum(counts) - counts)
         links = routes.links[first[entry] + np.arange(len(entry))]
-        if self._plan.uses_switch:
-            kept = self._unmerged(pattern, entry, links)
+        if plan.uses_switch:
+            kept = self._unmerged(plan, pattern, entry, links)
             entry, links = entry[kept], links[kept]
         order = np.argsort(self._place[links], kind="stable")
         entry, links = entry[order], links[order]
@@ -247,10 +254,10 @@ class _Ways:
         shares = (entry % stripes).astype(np.int8)  # fewer than 128, as policy and levels have it
         return PlacedPattern(pattern, crossings, shares, stripes, tuple(rates.tolist()), classes, stored)
 
-    def _unmerged(self, pattern: Pattern, entry: Ints, links: Ints) -> Ints:
+    def _unmerged(self, plan: Plan, pattern: Pattern, entry: Ints, links: Ints) -> Ints:
         """What meets on its way to a reducing switch, or parts on its way from it, crosses a link once a part."""
-        parts = self._plan.moves.parts[pattern.rows[0]][entry]
-        up = pattern.targets[entry] == self._plan.size
+        parts = plan.moves.parts[pattern.rows[0]][entry]
+        up = pattern.targets[entry] == plan.size
         _, first = np.unique(np.stack((parts * 2 + up, links)), axis=1, return_index=True)
         return np.sort(first)
 
