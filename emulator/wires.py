@@ -217,16 +217,16 @@ class Wires:
         dispatch_ps = _issue_ps(dispatch_ps, shape.plan, protocol)
         whole = measure(shape, sizes_of(message.part_bytes), protocol)
         excess_ps = self._excess_ps(whole.steps, message.dtype)
-        alone_ps = whole.flow_ps + excess_ps
+        latency_ps, alone_ps = whole.latency_ps, whole.flow_ps + excess_ps
         bound: Bound = "link"
         if message.kind == "barrier":
             bound = "dependency"
-        elif dispatch_ps > whole.latency_ps + alone_ps:
+        elif dispatch_ps > latency_ps + alone_ps:
             bound = "dispatch"
-        elif excess_ps > whole.latency_ps:
+        elif excess_ps > latency_ps:
             memory_ps, reduction_ps = self._ends_ps(whole, message.dtype)
             bound = "hbm" if memory_ps >= reduction_ps else "compute"
-        return self._on_links_and_ports(dispatch_ps + whole.latency_ps, alone_ps, bound, whole, message.dtype)
+        return self._on_links_and_ports(dispatch_ps + latency_ps, alone_ps, bound, whole, message.dtype)
 
     def _on_links_and_ports(
         self, fixed_ps: int, alone_ps: int, bound: Bound, measured: Measured, dtype: DType | None

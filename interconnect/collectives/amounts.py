@@ -13,7 +13,7 @@ from ..topology import Topology
 from .cache import WeighedCache
 from .flows import PlacedShape, place
 from .plan import Ints, Plan
-from .protocol import PLAIN, Protocol
+from .protocol import PLAIN, Protocol, Terms
 from .sums import at_members
 
 PS_PER_S = 10**12
@@ -104,14 +104,35 @@ class Measured:
     """What a plan of some shape demands, as columns, wherever it stands.
 
     `link_bytes` are those on every link of the shape; `members`, int64 [3, size], those that each member sends,
-    receives and reduces; `flow_ps` and `latency_ps` as in GroupAmounts, and `steps` as in StepProfile.
+    receives and reduces; `sizes` those of the transfers; `terms` and `step_latency_ps` are of every step.
     """
 
+    plan: Plan
+    protocol: Protocol
+    sizes: Ints
     link_bytes: Ints
     members: Ints
-    flow_ps: int
-    latency_ps: int
-    steps: StepProfile
+    terms: list[Terms]
+    step_latency_ps: Ints
+
+    @property
+    def flow_ps(self) -> int:
+        """As in GroupAmounts."""
+        return self.protocol.flow_ps(self.terms)
+
+    @property
+    def latency_ps(self) -> int:
+        """As in GroupAmounts."""
+        return int(self.step_latency_ps.sum())
+
+    @property
+    def steps(self) -> StepProfile:
+        """What holds each step."""
+        moved, reduced = (np.zeros(self.plan.num_steps, np.int64) for _ in range(2))
+        for pattern, ends, reducers in self.plan.busy:
+            some = self.sizes[pattern.rows]
+            moved[pattern.steps], reduced[pattern.steps] = ends.most(some), reducers.most(some)
+        return StepProfile(self.protocol.flows_ps(self.terms), self.step_latency_ps, moved, reduced)
 
 
 def plan_cost(plan: Plan, part_bytes: Sequence[int]) -> PlanAmounts:
@@ -159,19 +180,9 @@ def measure(shape: PlacedShape, part_bytes: Sequence[int] | Ints, protocol: Prot
     sizes = plan.sizes_of(_checked_sizes(plan, part_bytes))
     bytes_of = _sizes_of_transfers(plan, sizes)
     link_bytes, terms = shape.flows(bytes_of)
-    moved, reduced = (np.zeros(plan.num_steps, np.int64) for _ in range(2))
-    for pattern, ends, reducers in plan.busy:
-        some = bytes_of[pattern.rows]
-        moved[pattern.steps], reduced[pattern.steps] = ends.most(some), reducers.most(some)
-    latency = shape.latency_ps + protocol.latencies(plan.moves.streamed)
-    latency[:1] += protocol.once_ps(_own_bytes(plan, sizes))
-    return Measured(
-        link_bytes,
-        _at_members(plan, bytes_of),
-        protocol.flow_ps(terms),
-        int(latency.sum()),
-        StepProfile(protocol.flows_ps(terms), latency, moved, reduced),
-    )
+    latency_ps = shape.latency_ps + protocol.latencies(plan.moves.streamed)
+    latency_ps[:1] += protocol.once_ps(_own_bytes(plan, sizes))
+    return Measured(plan, protocol, bytes_of, link_bytes, _at_members(plan, bytes_of), terms, latency_ps)
 
 
 def _checked_sizes(plan: Plan, part_bytes: Sequence[int] | Ints) -> Ints:

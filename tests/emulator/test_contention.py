@@ -156,7 +156,7 @@ def test_an_uneven_all_to_all_loads_each_port_and_memory_with_its_own_rows(rig: 
     assert [three.usage(r)["hbm"].num_bytes for r in range(3)] == [128 * n for n in (12, 8, 8)]
     assert ticket.end_ps == DISPATCH_PS + 2 * LATENCY_PS + 128 * 11 * 100
     (exchanged,) = ticket.exchanged
-    assert exchanged.message.part_bytes == tuple(128 * n for row in counts for n in row)
+    assert tuple(exchanged.message.part_bytes) == tuple(128 * n for row in counts for n in row)
 
 
 def test_members_of_an_all_to_all_that_count_differently_are_named(rig: Any) -> None:

@@ -27,5 +27,5 @@ def test_an_uneven_all_to_all_over_512_cards_lasts_as_long_as_its_largest_pair()
 def test_steps_that_differ_only_in_their_parts_are_placed_once() -> None:
     plan = expand("all_reduce", 64)
     placed = place(plan, tuple(range(64)), make_cluster("ring", 64, 1, 0).topology())
-    assert len(placed.patterns) == 2  # reducing steps, and those that only copy
-    assert sum(len(some.pattern.steps) for some in placed.patterns) == plan.num_steps == 126
+    assert len(placed.shape.patterns) == 2  # reducing steps, and those that only copy
+    assert sum(len(some.pattern.steps) for some in placed.shape.patterns) == plan.num_steps == 126
