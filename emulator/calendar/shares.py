@@ -14,10 +14,10 @@ from .amounts import Amounts
 from .resource_columns import Resources
 from .resources import COEFFICIENT_BITS, ROOM_LIMIT, Resource, scaled
 from .solver import Ints
+from .wide import divided
 
 MAX_ALONE_PS = 1 << 53  # remaining time is a float64, exact below this
 RATE_BITS = 63 - COEFFICIENT_BITS  # of rates whose coefficients an int64 holds
-HALF_PS_PER_S = 10**6
 NEARLY = 1 - 1e-12
 
 
@@ -111,12 +111,10 @@ def _share_of_columns(demand: Demand, amounts: Amounts, resources: Resources) ->
 
 def scaled_rates(amounts: Ints, alone_ps: int, shifts: Ints) -> Ints | None:
     """`scaled_rate` of many amounts, each in the scale of its resource; None where one needs more than 47 bits."""
-    most = int(amounts.max())
-    highest = most * PS_PER_S // alone_ps
-    if most >= 1 << 43 or alone_ps >= 1 << 43 or highest << max(0, int(shifts.max())) >= 1 << RATE_BITS:
+    highest = int(amounts.max()) * PS_PER_S // alone_ps
+    if highest << max(0, int(shifts.max())) >= 1 << RATE_BITS:
         return None
-    whole, rest = np.divmod(amounts * HALF_PS_PER_S, alone_ps)  # in two steps, for 64 bits do not hold it at once
-    per_s = np.maximum(1, whole * HALF_PS_PER_S + rest * HALF_PS_PER_S // alone_ps)
+    per_s = np.maximum(1, divided(amounts, PS_PER_S, alone_ps)[0])
     up, down = np.maximum(shifts, 0), np.maximum(-shifts, 0)
     return np.asarray(np.maximum(1, np.where(shifts >= 0, per_s << up, per_s >> down)))
 
