@@ -18,8 +18,8 @@ def expert_lines(loads: ExpertLoads) -> Iterator[RenderableType]:
     yield from bullets(
         f"Expert load ({ROUTERS.get(loads.routing, loads.routing)})",
         (
-            f"busiest card: {digits(worst.card_over_mean)} times the mean (layer {worst.layer}, step {worst.step}, "
-            f"card {worst.card}); {digits(loads.median_card_over_mean)} times in the median layer",
+            f"busiest card: {worst.rows:,} rows, {digits(worst.card_over_mean)} times the mean (layer {worst.layer}, "
+            f"step {worst.step}, card {worst.card}); {digits(loads.median_card_over_mean)} times in the median layer",
             f"busiest expert there: {digits(worst.expert_over_mean)} times the mean (expert {worst.expert})",
         ),
     )

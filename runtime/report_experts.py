@@ -12,15 +12,16 @@ Ratio = Annotated[float, Field(ge=1)]
 
 
 class LayerSkew(Part):
-    """The most uneven step of one expert layer.
+    """The most uneven step of one expert layer: that in which most rows beyond the mean went to one card.
 
-    `card_over_mean` is the rows of the busiest card's experts over the mean of all cards, `expert_over_mean` those of
-    the busiest expert (or slot, where experts stand in several) over the mean of all experts.
+    `rows` go to the busiest card's experts, `card_over_mean` is that over the mean of all cards, and `expert_over_mean`
+    the same of the busiest expert (or slot, where experts stand in several) and the mean of all experts.
     """
 
     layer: Count
     step: Count
     card: Count
+    rows: Count
     card_over_mean: Ratio
     expert: Count
     expert_over_mean: Ratio

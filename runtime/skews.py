@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Skews:
-    """The most uneven step of every expert layer so far."""
+    """The most uneven step of every expert layer so far: where most rows beyond the mean went to one card."""
 
     def __init__(self, plan: JobPlan) -> None:
         self.plan = plan
@@ -27,12 +27,16 @@ class Skews:
         graph, layout = self.plan.graph, self.plan.layout
         for _, layer, loads in dispatched(graph, layout, routed):
             card, expert = loads.skew
+            if not card:
+                continue
+            rows = int(loads.arriving.max())
             known = self._worst.get(layer.index)
-            if card > (0.0 if known is None else known.card_over_mean):
+            if known is None or _beyond(rows, card) > _beyond(known.rows, known.card_over_mean):
                 self._worst[layer.index] = LayerSkew(
                     layer=layer.index,
                     step=step.index,
                     card=busiest_rank(graph, layer, loads),
+                    rows=rows,
                     card_over_mean=card,
                     expert=int(loads.totals.sum(axis=0).argmax()),
                     expert_over_mean=expert,
@@ -45,7 +49,12 @@ class Skews:
             return None
         return ExpertLoads(
             routing="router" if self.plan.routing is None else str(self.plan.routing),
-            largest=max(layers, key=lambda layer: layer.card_over_mean),
+            largest=max(layers, key=lambda layer: _beyond(layer.rows, layer.card_over_mean)),
             median_card_over_mean=median(layer.card_over_mean for layer in layers),
             layers=layers,
         )
+
+
+def _beyond(rows: int, over_mean: float) -> float:
+    """Rows beyond the mean."""
+    return rows - rows / over_mean

@@ -334,9 +334,9 @@ def test_a_report_tells_how_uneven_the_load_was(path: Path, tmp_path: Path) -> N
     found = run_job(job(path, "tp=2,ep=2", routing=f"recorded:{file}", **sized)).report.expert_loads
     assert found is not None and found.routing == "recorded"
     worst = found.largest
-    assert (worst.layer, worst.step, worst.card, worst.expert) == (1, 0, 0, 0)
+    assert (worst.layer, worst.step, worst.card, worst.expert, worst.rows) == (1, 0, 0, 0, 20)
     assert worst.card_over_mean == pytest.approx(20 / 12) and worst.expert_over_mean == pytest.approx(9 * 7 / 24)
     assert found.median_card_over_mean == pytest.approx(15 / 12)
     assert [layer.card_over_mean > 1.5 for layer in found.layers] == [False, True, False]
     text = CliRunner().invoke(cli, ["run", str(path), "--no-payload", "--batch", "1", "--input-len", "9"]).output
-    assert "Expert load (even)" in text and "busiest card: 1 times the mean" in text
+    assert "Expert load (even)" in text and "busiest card: 18 rows, 1 times the mean" in text
