@@ -131,8 +131,9 @@ class Costs:
 
     def cost(self, number: int, binding: Binding) -> Cost:
         """The cost of one question."""
-        form, site = self._timeline.questions[number]
-        return self._evaluate(form, site, binding, _Numbers(binding.extents, self._values, self._next))[1]
+        found: list[Cost] = []
+        self._answer(binding, (number,), found.append)
+        return found[0]
 
     def reads(self, number: int, binding: Binding) -> tuple[str, ...]:
         """The extents that a question's Work reads under a binding, by the block's names; errors as `of`."""

@@ -50,6 +50,7 @@ class Batch:
         self._exchanges: dict[int, list[tuple[Mapping[str, Values], Lanes, Ints]]] = {}
         self._taken: list[tuple[int, int, int]] = []
         self._plain: dict[int, bool] = {}
+        self._ops: dict[tuple[int, str, int], Op] = {}
         self._kinds: dict[tuple[int, str], Op] = {}
         self._first = min(card.resources.values())
 
@@ -190,9 +191,30 @@ class Batch:
         return self._kinds[form, site.queue]
 
     def op(self, place: int, number: int) -> Op:
-        """One operation as an object."""
-        costs = [self.costs.cost(number, self.bindings[place])]
-        return self.card.ops([self.timeline.questions[number]], costs, ())[0]
+        """One operation as an object, the same for equal costs."""
+        question = self.timeline.questions[number]
+        cost = self.costs.cost(number, self.bindings[place])
+        key = (id(cost), question.site.queue, question.form)
+        if key not in self._ops:
+            self._ops[key] = self.card.ops([question], [cost], ())[0]
+        return self._ops[key]
+
+    def classes(self) -> list[int]:
+        """For every rank of the batch the first in whose lanes all is equal, all-to-alls included."""
+        rows = self.rows.copy()
+        rows[:, :, SHARE] = 0  # which follows from the amounts
+        keys = [(own.tobytes(), asks.tobytes()) for own, asks in zip(rows, self.amounts, strict=True)]
+        numbers: dict[object, int] = {}
+        found = [numbers.setdefault(key, place) for place, key in enumerate(keys)]
+        if len(numbers) == len(found):
+            return found
+        met = [entry for own in self._exchanges.values() for entry in own]
+        tables = {id(t): (t, lanes.ranks, places) for _, lanes, places in met for t in lanes.tables.values()}
+        for table, ranks, places in tables.values():
+            values = table.values[table.rows[ranks]]
+            for place, row in zip(places.tolist(), values, strict=True):
+                found[place] = numbers.setdefault((found[place], id(table), row.tobytes()), place)
+        return found
 
 
 class LaneOps(Ops):
@@ -259,7 +281,7 @@ def lane_ops(
 ) -> tuple[Batch, list[Ops]] | None:
     """What every rank's sites ask, made in lanes; None where too few ranks differ, or all bind tuples alone.
 
-    Ranks that share their extents, and cannot be told apart by any Work, get the same object.
+    Ranks of which all costs are equal get the same object.
     """
     distinct = {id(binding.extents): binding for binding in bindings}
     groups = alike(list(distinct.values())) if len(distinct) >= FEWEST_RANKS else None
@@ -273,16 +295,16 @@ def lane_ops(
     batch = Batch(timeline, costs, card, shares, list(distinct.values()))
     batch.fill(groups, numbers)
     rest = tuple(sorted({*range(len(timeline.questions))} - {*numbers}))
-    places = {key: place for place, key in enumerate(distinct)}
-    bases: dict[int, tuple[list[Cost], Ops]] = {}
+    places = dict(zip(distinct, batch.classes(), strict=True))
+    bases: dict[tuple[int, ...], Ops] = {}
     known: dict[tuple[int, int], Ops] = {}
     found = []
     for binding in bindings:
         shared = binding.extents.common if plain and isinstance(binding.extents, RankExtents) else binding.extents
         own = costs.answers(binding, rest, shared)
-        if id(own) not in bases:
-            bases[id(own)] = own, _base(batch, rest, own)
-        place, base = places[id(binding.extents)], bases[id(own)][1]
+        key = tuple(map(id, own))
+        base = bases[key] if key in bases else bases.setdefault(key, _base(batch, rest, own))
+        place = places[id(binding.extents)]
         found.append(known.setdefault((place, id(base)), LaneOps(batch, place, base)))
     return batch, found
 

@@ -175,6 +175,21 @@ def test_equal_ranks_share_one_object_and_others_have_their_own() -> None:
     assert all(isinstance(ops, LaneOps) for ops in found[1])
 
 
+def test_ranks_whose_costs_come_out_equal_share_one_object_though_their_counts_differ() -> None:
+    # every rank sends the same to every member; which expert of a rank gets what is another matter for each
+    card = load_card("reference-npu")
+    timeline = Timeline(layers(card))
+    cluster = CompiledCluster(card, make_cluster("single", 1, 10**10, 10**6).topology())
+    own = np.array([[1, 2, 3, 4, 5], [5, 4, 3, 2, 1]])[np.arange(RANKS * RANKS) // RANKS % 2].reshape(RANKS, RANKS, -1)
+    each = [own.transpose(1, 0, 2).reshape(RANKS, RANKS * EXPERTS)] * LAYERS
+    found = lane_ops(timeline, Costs(timeline, card), cluster.cards[0], cluster.calendar.shares, bound(each))
+    assert found is not None and len({id(ops) for ops in found[1]}) == 1
+    each[1] = each[1].copy()
+    each[1][3, 7] += 1  # one row more from rank 3 to rank 1
+    found = lane_ops(timeline, Costs(timeline, card), cluster.cards[0], cluster.calendar.shares, bound(each))
+    assert found is not None and len({id(ops) for ops in found[1]}) == 3
+
+
 def test_few_ranks_are_costed_one_by_one() -> None:
     card = load_card("reference-npu")
     timeline = Timeline(layers(card))
