@@ -21,7 +21,20 @@ if TYPE_CHECKING:
 
 OUR_BUG, USER_ERROR, OUT_OF_MEMORY, NOT_ALIGNED, GATE_FAILED, INTERRUPTED, BROKEN_PIPE = 1, 2, 3, 4, 5, 130, 141
 STDOUT = "-"
-SCHEMAS = ("report", "oom", "limits", "sweep", "align", "coverage", "cards", "card", "models", "clusters", "cluster")
+SCHEMAS = (
+    "report",
+    "oom",
+    "limits",
+    "plan",
+    "sweep",
+    "align",
+    "coverage",
+    "cards",
+    "card",
+    "models",
+    "clusters",
+    "cluster",
+)
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -154,7 +167,7 @@ JSON_OPTION = click.option("--json", "json_to", metavar="FILE|-", help="Write th
 
 
 def job_options(command: F) -> F:
-    """The model and everything that says what it is asked, shared by run, align, limits and coverage."""
+    """The model and everything that says what it is asked, shared by run, align, limits, plan and coverage."""
     for option in reversed(JOB_OPTIONS):
         command = option(command)
     return command
@@ -268,6 +281,24 @@ def limits(json_to: str | None, **asked: Any) -> None:
     with DelayedProgress(sys.stderr, "replaying the job's memory"):
         report = find_limits(job)
     _show(report, print_limits, json_to)
+
+
+@cli.command()
+@job_options
+@JSON_OPTION
+def plan(json_to: str | None, **asked: Any) -> None:
+    """Budget MODEL's memory before anything runs: every formula with its numbers, by kind of card, an estimate."""
+    from .runtime.files import check_outputs
+
+    job = _job(payload=False, **asked)
+    check_outputs(json_to)
+    from .runtime.planning import plan_job
+    from .runtime.progress import DelayedProgress
+    from .runtime.render_plan import print_plan
+
+    with DelayedProgress(sys.stderr, "adding up the job's memory"):
+        report = plan_job(job)
+    _show(report, print_plan, json_to)
 
 
 @cli.command()

@@ -14,6 +14,8 @@ from .plan import JobPlan, Lengths
 from .report import Fits
 from .scheduler import Request
 
+Works = Callable[[JobPlan], bool]  # whether a job fits
+Need = Callable[[JobPlan], int]  # bytes of the smallest HBM that holds it
 UNBOUNDED_BYTES = 1 << 62
 MOST_SEQUENCES = 1 << 16
 
@@ -95,12 +97,19 @@ def largest(works: Callable[[int], bool], most: int, guess: int) -> int:
     return low
 
 
-def _guess(plan_of: Callable[[int], JobPlan], most: int) -> int:
-    """Where memory, were it linear in n, would reach the capacity: a start for the search, never an answer."""
-    first, second = 1, min(9, most)
-    low, high = smallest_hbm(plan_of(first)), smallest_hbm(plan_of(second))
-    room = plan_of(first).card.hbm.capacity_bytes - low
-    return most if high <= low else first + max(0, room * (second - first) // (high - low))
+def _guess(plan_of: Callable[[int], JobPlan], most: int, need: Need, step: int) -> int:
+    """Where memory, were it linear in n, would reach the capacity: a start for the search, never an answer.
+
+    Memory grows about once every `step`; a second straight line, to the end of the first, finds what is not quite so.
+    """
+    first, found = 1, min(1 + 8 * step, most)
+    low, capacity = need(plan_of(first)), plan_of(first).card.hbm.capacity_bytes
+    for _ in range(2):
+        grown = need(plan_of(found)) - low
+        if grown <= 0:
+            return most
+        found = max(1, min(most, first + max(0, capacity - low) * (found - first) // grown))
+    return found
 
 
 def longest_of(sequences: Sequence[Lengths]) -> Lengths:
@@ -108,17 +117,18 @@ def longest_of(sequences: Sequence[Lengths]) -> Lengths:
     return max(sequences, key=lambda s: (s.cached_len + s.prompt_len + s.max_new_tokens, s.prompt_len))
 
 
-def largest_batch(plan: JobPlan) -> int:
+def largest_batch(plan: JobPlan, works: Works = fits, need: Need | None = None) -> int:
     """Most sequences like the job's longest that fit at once on its cards; 0 when not one does."""
     one = longest_of(plan.sequences)
 
     def with_batch(count: int) -> JobPlan:
         return plan.with_lengths([one] * count)
 
-    return largest(lambda count: fits(with_batch(count)), MOST_SEQUENCES, _guess(with_batch, MOST_SEQUENCES))
+    guess = _guess(with_batch, MOST_SEQUENCES, need or smallest_hbm, plan.layout.dp)
+    return largest(lambda count: works(with_batch(count)), MOST_SEQUENCES, guess)
 
 
-def largest_context(plan: JobPlan) -> int:
+def largest_context(plan: JobPlan, works: Works = fits, need: Need | None = None) -> int:
     """Most tokens a sequence may hold, as many sequences as the job has, growing its prompt (or what is cached).
 
     Counts cached, prompt and generated tokens; at most the model's positions; 0 when not even the shortest fits.
@@ -138,7 +148,8 @@ def largest_context(plan: JobPlan) -> int:
             grown = replace(longest, cached_len=own)
         return plan.with_lengths([grown] * len(plan.sequences))
 
-    found = largest(lambda own: fits(with_own(own)), limit - rest, _guess(with_own, limit - rest))
+    guess = _guess(with_own, limit - rest, need or smallest_hbm, plan.page_tokens)
+    found = largest(lambda own: works(with_own(own)), limit - rest, guess)
     return found + rest if found else 0
 
 

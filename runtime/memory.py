@@ -17,6 +17,8 @@ from .lowering.reach import WHOLE, Reach
 from .lowering.stage import STATES
 from .scheduler import Request, Step
 
+# What stands from load to the end of a job, in load order.
+DEVICE_SPACES = (Space.WEIGHT, Space.SCALE, Space.TABLE, Space.INPUT, Space.ACTIVATION)
 KV_TAG = Space.KV.value
 WORKSPACE_TAG = "workspace"  # what stands between the products of one instruction, while it runs
 STATE_TAG = Space.STATE.value
@@ -65,8 +67,8 @@ def footprint(
     for variant in variants:
         buffers |= variant.buffer
     static = [
-        Static(buffer.name, buffer.space.value, _num_bytes(buffer, largest))
-        for space in (Space.WEIGHT, Space.SCALE, Space.TABLE, Space.INPUT, Space.ACTIVATION)
+        Static(buffer.name, buffer.space.value, bytes_of_buffer(buffer, largest))
+        for space in DEVICE_SPACES
         for buffer in buffers.values()
         if buffer.space is space
     ]
@@ -77,18 +79,19 @@ def footprint(
     caches: Counter[int] = Counter()
     for buffer in buffers.values():
         if buffer.space in (Space.KV, Space.STATE):
-            pages[str(buffer.type.shape[0])] += _page_bytes(buffer)
-            caches[_page_bytes(buffer)] += buffer.type.shape[0] == WHOLE.pages
+            pages[str(buffer.type.shape[0])] += page_bytes_of(buffer)
+            caches[page_bytes_of(buffer)] += buffer.type.shape[0] == WHOLE.pages
     page_bytes, state_bytes = pages.pop(WHOLE.pages, 0), pages.pop(STATES, 0)
     return Footprint(rank, tuple(static), page_bytes, state_bytes, dict(pages), +caches)
 
 
-def _num_bytes(buffer: Buffer, largest: Binding) -> int:
+def bytes_of_buffer(buffer: Buffer, largest: Binding) -> int:
+    """Bytes of a buffer whose symbolic sides are those of a binding."""
     shape = tuple(dim if isinstance(dim, int) else largest.extents[dim][0] for dim in buffer.type.shape)
     return buffer.type.dtype.bytes_of(elements(shape))
 
 
-def _page_bytes(buffer: Buffer) -> int:
+def page_bytes_of(buffer: Buffer) -> int:
     """Bytes of one page of a cache buffer, or one row of a state buffer: the first dimension counts them."""
     shape = tuple(dim for dim in buffer.type.shape[1:] if isinstance(dim, int))
     return buffer.type.dtype.bytes_of(elements(shape))
@@ -102,7 +105,7 @@ def _pools(pool: PagePool) -> list[tuple[Reach, PagePool]]:
 def weight_bytes(program: Program) -> int:
     """Bytes of all weight buffers of a program, and of their scales."""
     none, spaces = Binding({}, {}), (Space.WEIGHT, Space.SCALE)
-    return sum(_num_bytes(buffer, none) for buffer in program.buffers if buffer.space in spaces)
+    return sum(bytes_of_buffer(buffer, none) for buffer in program.buffers if buffer.space in spaces)
 
 
 class Holding(Protocol):

@@ -12,12 +12,14 @@ from .report import OomReport, Report
 from .report_align import AlignReport
 from .report_coverage import CoverageReport
 from .report_limits import LimitsReport
+from .report_plan import PlanReport
 from .report_sweep import SweepReport
 
 DOCUMENTS: dict[str, type[BaseModel]] = {
     "report": Report,
     "oom": OomReport,
     "limits": LimitsReport,
+    "plan": PlanReport,
     "sweep": SweepReport,
     "align": AlignReport,
     "coverage": CoverageReport,
