@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from .report import Count, HostReport, JobDocument, NumBytes, Part
+from .report import HostReport, JobDocument
+from .report_base import Count, NumBytes, Part
 from .report_limits import JobSizes
 
 

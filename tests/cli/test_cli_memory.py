@@ -9,18 +9,18 @@ from siltwin.runtime.report_plan import PlanReport
 SIZES = ("--scale", "--batch", "2", "--input-len", "20", "--output-len", "3")
 
 
-def test_a_plan_prints_its_formulas_and_is_labelled_an_estimate(invoke) -> None:
-    shown = invoke("plan", "DeepSeek-V3", *SIZES)
+def test_a_plan_prints_its_formulas_and_is_labelled_an_estimate(siltwin) -> None:
+    shown = siltwin("plan", "DeepSeek-V3", *SIZES)
     assert shown.exit_code == 0
     assert "Estimate for card 0" in shown.stdout and "latents" in shown.stdout and "fits, by estimate" in shown.stdout
-    report = PlanReport.model_validate_json(invoke("plan", "DeepSeek-V3", *SIZES, "--json", "-").stdout)
+    report = PlanReport.model_validate_json(siltwin("plan", "DeepSeek-V3", *SIZES, "--json", "-").stdout)
     assert report.label == "estimate"
     assert sum(line.num_bytes for line in report.cards[0].lines) == report.cards[0].peak_bytes
 
 
-def test_every_kv_policy_stands_in_one_table(invoke) -> None:
+def test_every_kv_policy_stands_in_one_table(siltwin) -> None:
     asked = ("run", "DeepSeek-V3", *SIZES, "--no-payload", "--compare-kv")
-    shown = invoke(*asked)
+    shown = siltwin(*asked)
     assert shown.exit_code == 0 and "The KV cache by each policy" in shown.stdout
-    uses = json.loads(invoke(*asked, "--json", "-").stdout)["kv"]
+    uses = json.loads(siltwin(*asked, "--json", "-").stdout)["kv"]
     assert [use["policy"] for use in uses] == ["paged", "preallocated", "virtual"]
