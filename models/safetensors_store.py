@@ -132,12 +132,11 @@ def _indexed(directory: Path) -> dict[str, tuple[Path, Entry]]:
     shards = {file: read_header(_shard(directory, index, file)) for file in _files(index, weight_map)}
     entries: dict[str, tuple[Path, Entry]] = {}
     for file, header in shards.items():
+        path = directory / file
         for name, entry in header.items():
             if name in entries:
-                raise ConfigError(
-                    f"{directory / file}: {name} stands also in {entries[name][0].name}; it must be in one"
-                )
-            entries[name] = (directory / file, entry)
+                raise ConfigError(f"{path}: {name} stands also in {entries[name][0].name}; it must be in one")
+            entries[name] = (path, entry)
     for name, file in weight_map.items():
         if name not in shards[file]:
             raise ConfigError(f"{index}: weight_map puts {name} in {file}, which does not hold it")
@@ -146,12 +145,16 @@ def _indexed(directory: Path) -> dict[str, tuple[Path, Entry]]:
 
 def _files(index: Path, weight_map: dict[str, Any]) -> list[str]:
     """The shards, each a plain file name: a checkpoint may not reach outside its directory."""
+    good = set[str]()
     for name, file in weight_map.items():
+        if isinstance(file, str) and file in good:
+            continue
         if not isinstance(file, str) or file != Path(file).name or not file.endswith(".safetensors"):
             raise ConfigError(
                 f"{index}: weight_map: {name} is in {short(file)}; it must be a .safetensors file beside it"
             )
-    return sorted(set(weight_map.values()))
+        good.add(file)
+    return sorted(good)
 
 
 def _shard(directory: Path, index: Path, file: str) -> Path:

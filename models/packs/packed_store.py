@@ -12,6 +12,7 @@ import numpy as np
 from ...isa.dtype import BF16, FP32, DType, decode, encode
 from ...isa.errors import ConfigError, UnsupportedError
 from ...isa.formats.quantise import Packed, dequantise
+from ...isa.formats.scheme import QuantScheme
 from ...isa.formats.window import Window, covering
 from ..of_tensors import OfTensors
 from ..store import Array, PackedTensor, Shape, TensorStore
@@ -106,25 +107,30 @@ class PackedStore:
 
     def packed(self) -> OfTensors[PackedTensor]:
         """How every packed weight is stored, by name."""
-        present = set(self._store.names())
-        return OfTensors(
-            {
-                name: PackedTensor(
-                    weight.group.stored_scheme(self._store.stored_dtype(weight.tensors[_scales_of(weight)])),
-                    weight.dtype,
-                    self._input_scale(name.removesuffix(".weight"), weight, present),
-                )
-                for name, weight in self._packed.items()
-            }
-        )
+        present, known = set(self._store.names()), dict[tuple[int, DType], QuantScheme]()
+
+        def scheme_of(weight: PackedWeight) -> QuantScheme:
+            scale = self._store.stored_dtype(weight.tensors[_scales_of(weight)])
+            key = id(weight.group), scale
+            if key not in known:
+                known[key] = weight.group.stored_scheme(scale)
+            return known[key]
+
+        def tensor_of(name: str, weight: PackedWeight) -> PackedTensor:
+            input_scale = self._input_scale(name.removesuffix(".weight"), weight, present)
+            return PackedTensor(scheme_of(weight), weight.dtype, input_scale)
+
+        return OfTensors({name: tensor_of(name, weight) for name, weight in self._packed.items()})
 
     def _input_scale(self, module: str, weight: PackedWeight, present: set[str]) -> float | None:
         """The scale of a module's inputs that the file gives; None where they are scaled as they come, or not at all.
 
         ConfigError for one that is not a positive, finite number.
         """
+        if weight.group.activations is None or weight.group.dynamic:
+            return None
         stored = next((f"{module}.{name}" for name in _INPUT_SCALES if f"{module}.{name}" in present), None)
-        if weight.group.activations is None or weight.group.dynamic or stored is None:
+        if stored is None:
             return None
         values = decode(np.ascontiguousarray(self._store.read_stored(stored)), self._store.stored_dtype(stored))
         if values.size != 1 or not 0 < float(values.reshape(-1)[0]) < float("inf"):
