@@ -7,9 +7,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import dijkstra
 
+from .search import cheapest
 from .topology import Topology
 
 Ints = np.ndarray[Any, np.dtype[Any]]
@@ -97,9 +96,7 @@ class Distances:
         first = np.concatenate((first, first[-1] + np.cumsum([len(some) for some in ends], dtype=np.int64)))
         columns = np.concatenate((sources, *ends))
         weights = np.concatenate((costs, *(np.frombuffer(hub[1], float) for hub in hubs)))
-        graph = csr_array((weights, columns, first), shape=(nodes + len(hubs), nodes + len(hubs)))
-        alike = len(weights) == 0 or bool((weights == 1).all())
-        found: Ints = dijkstra(graph, indices=wanted, unweighted=alike)[:, :nodes]
+        found: Ints = cheapest(first, columns, weights, np.array(wanted, np.int64))[:, :nodes]
         order = sorted(range(len(places)), key=lambda place: not isinstance(places[place], int))
         return found[np.argsort(order)]
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
-import networkx as nx
 import numpy as np
 
 from ..isa.errors import ConfigError
@@ -193,10 +192,15 @@ def _next_by_dimension(here: Ints, goal: Ints, dims: tuple[int, ...], wraps: boo
 
 
 def _cut(topology: Topology, source: int, target: int) -> str:
-    graph: Any = nx.DiGraph()
-    graph.add_nodes_from(range(topology.nodes))
-    graph.add_edges_from((link.source, link.target) for link in topology.links if not link.down)
-    near = {source} | nx.descendants(graph, source)
+    onward: dict[int, list[int]] = {}
+    for link in topology.links:
+        if not link.down:
+            onward.setdefault(link.source, []).append(link.target)
+    near, left = {source}, [source]
+    while left:
+        reached = set(onward.get(left.pop(), ())) - near
+        near |= reached
+        left += reached
     far = set(range(topology.nodes)) - near
     down = [link.name for link in topology.links if link.down and link.source in near and link.target in far]
     broken = f" ({', '.join(down[:8])} {'is' if len(down) == 1 else 'are'} down)" if down else ""
