@@ -22,9 +22,10 @@ def deal_evenly(choices: Ints, cards: int, experts: int) -> Ints:
     """Loads int64 [copies, senders, experts] of the choices [copies, senders] of those that send to a copy of experts.
 
     The experts stand on `cards` cards. Where each has as many, a sender gives every card as many choices, and the r
-    that are left to cards evenly apart, from its own number on; a card deals what it gets, sender after sender, to its
-    experts in turn. Else the experts are dealt to in turn by all senders, first experts of all cards first. No sender
-    gives an expert more than its choices over the number of experts, rounded up: tokens choose distinct experts.
+    that are left to cards evenly apart, from its number among those that send on; a card deals what it gets, sender
+    after sender, to its experts in turn. Else the experts are dealt to in turn by all senders, first experts of all
+    cards first. No sender gives an expert more than its choices over the number of experts, rounded up: tokens choose
+    distinct experts.
     """
     known: dict[bytes, Ints] = {}
     for row in choices:
@@ -41,7 +42,8 @@ def _by_card(choices: Ints, cards: int, experts: int) -> Ints:
     lucky = np.arange(cards) * cards // np.maximum(left, 1)[:, None]  # of which the first `left` of a sender count
     got = np.repeat(each[:, None], cards, axis=1)
     sender, turn = np.nonzero(np.arange(cards) < left[:, None])
-    got[sender, (sender + lucky[sender, turn]) % cards] += 1
+    number = np.cumsum(choices > 0) - 1
+    got[sender, (number[sender] + lucky[sender, turn]) % cards] += 1
     start = np.cumsum(got, axis=0) - got
     return dealt(start[:, :, None], got[:, :, None], own, np.arange(own)).reshape(senders, experts)
 

@@ -47,6 +47,14 @@ def test_choices_left_over_go_to_cards_evenly_apart() -> None:
     assert deal_evenly(np.array([[2] * 4]), 4, 4)[0].tolist() == [[1, 0, 1, 0], [0, 1, 0, 1]] * 2
 
 
+def test_parts_without_tokens_leave_no_card_out() -> None:
+    """Of four senders two have choices, two each: the second begins a card further on, though it is the third."""
+    assert deal_evenly(np.array([[2, 0, 2, 0]]), 4, 4)[0].tolist() == [[1, 0, 1, 0], [0] * 4, [0, 1, 0, 1], [0] * 4]
+    layout = Layout(tp=8, dp=16, ep=128)
+    loads = LayerLoads(layout, Even()(Routed(1, 1, (1,) * 16, 16, 896, layout)))
+    assert set(loads.arriving.reshape(-1).tolist()) == {2}, "16 tokens of 16 choices, one each in a replica"
+
+
 def test_every_card_of_the_reference_prefill_gets_the_same() -> None:
     """128 parts of 512 tokens choose 16 of 896 experts on 128 cards: 64 from each, 1,170 or 1,171 for an expert."""
     layout = Layout(tp=8, dp=16, ep=128)
