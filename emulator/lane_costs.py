@@ -47,6 +47,12 @@ class Columns(Sequence[Ints]):
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def rows(self) -> Ints:
+        """All values, [lanes, values]."""
+        rows: Ints = np.concatenate([table.values[table.rows[ranks]] for table, ranks in self._parts]).astype(np.int64)
+        return rows
+
     def __iter__(self) -> Iterator[Ints]:
         return iter(self[:])
 
@@ -58,6 +64,13 @@ class Columns(Sequence[Ints]):
         for (table, ranks), stop in zip(self._parts, stops.tolist(), strict=True):
             taken[:, stop - len(ranks) : stop] = table.values[:, index].T[:, table.rows[ranks]]
         return tuple(taken)
+
+
+def rows_of(values: Columns | Values, lanes: int) -> Ints:
+    """An extent's values in every lane, [lanes, values]."""
+    if isinstance(values, Columns):
+        return values.rows
+    return np.broadcast_to(np.array(values, np.int64), (lanes, len(values)))
 
 
 class LaneSizes(BlockShapes):

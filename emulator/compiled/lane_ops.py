@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 
 from ...isa.errors import ProgramError
+from ...isa.instruction import elements
 from ...isa.link import ALL_TO_ALL
 from ...isa.loads import RankExtents, Table, Values
 from ...isa.program import Binding
-from ...isa.work import CollectiveShape
 from ..calendar.lane_shares import lane_shares
 from ..calendar.solver import Ints
 from ..card import Card, Op
 from ..costs import Cost, Costs
-from ..lane_costs import Lanes, LaneSizes, lane_work
+from ..lane_costs import Lanes, LaneSizes, lane_work, rows_of
 from ..lane_jobs import Alike, Job, alike, in_lanes, jobs_of
 from ..site import Site
 from ..timeline import Timeline
@@ -155,18 +155,27 @@ class Batch:
             for number in asked:
                 self._exchanges.setdefault(number, []).append((job.scalars, lanes, places))
 
-    def exchange(self, number: int) -> Exchanges:
-        """What the ranks of the batch send and get in the all-to-all of a question; ProgramError as its Work."""
-        site, found = self.timeline.questions[number].site, list[tuple[Ints, Ints, Ints]]()
-        for scalars, lanes, places in self._exchanges[number]:
-            work = lane_work(site.instruction, self._sizes(site, scalars, [lanes]))
-            assert isinstance(work.shape, CollectiveShape)
-            sent, received = (
-                np.array(parts, np.int64).T for parts in (work.shape.part_bytes, work.shape.received_bytes)
-            )
-            found.append((places, sent, received))
-        order = np.argsort(np.concatenate([places for places, _, _ in found]))
-        return Exchanges(*(np.concatenate([entry[n] for entry in found])[order] for n in (1, 2)))
+    def exchange(self, number: int, places: Ints) -> Exchanges:
+        """What some ranks of the batch send and get in the all-to-all of a question; ProgramError as its Work."""
+        site = self.timeline.questions[number].site
+        instruction = site.instruction
+        assert isinstance(instruction, ALL_TO_ALL), f"{instruction} is no all-to-all"
+        size = self.timeline.program.group_sizes[instruction.group]
+        found = Exchanges(*(np.zeros((len(places), size), np.int64) for _ in range(2)))
+        for scalars, lanes, known in self._exchanges[number]:
+            rank_at = np.full(len(self.bindings), NONE)
+            rank_at[known] = lanes.ranks
+            here = np.flatnonzero(rank_at[places] != NONE)
+            sizes = self._sizes(site, scalars, [Lanes(lanes.tables, rank_at[places[here]])])
+            ends = (instruction.src, instruction.send_counts), (instruction.dst, instruction.recv_counts)
+            for filled, (ref, extent) in zip(found, ends, strict=True):
+                counts, shape = rows_of(sizes.extent(extent), len(here)), sizes.shape(ref)
+                wrong = (counts.min(axis=1, initial=0) < 0) | (counts.sum(axis=1) > shape[0])
+                for place in places[here[wrong]].tolist():
+                    self.op(place, number)  # which says what is wrong
+                counted: Any = counts * elements(shape[1:])
+                filled[here] = sizes.type_of(ref).dtype.bytes_of(counted)
+        return found
 
     def _one_by_one(self, job: Job) -> None:
         """Cost every lane of a job by itself."""
@@ -220,13 +229,22 @@ class Batch:
 class LaneOps(Ops):
     """What every site asks on one rank of a batch: in the batch's lanes what that says, elsewhere what `base` asks.
 
-    An all-to-all among the lanes brings row `place` of `batch.exchange(question)`, as its message says too. Of lanes
-    `base` has but the kind: operations of another rank.
+    What an all-to-all among the lanes brings, `batch.exchange` says for many ranks at once. Of lanes `base` has but the
+    kind: operations of another rank.
     """
 
     def __init__(self, batch: Batch, place: int, base: Ops) -> None:
         super().__init__(_Made(batch, place, base), base.asked, batch.shares)
         self.batch, self.place, self.base = batch, place, base
+
+    def kind(self, site: int) -> Op:
+        """As `Ops.kind`."""
+        return self.base[site]
+
+    def lane(self, site: int) -> int:
+        """As `Ops.lane`."""
+        number = int(self.asked[site])
+        return number if self.batch.is_lane(number) else NONE
 
     @property
     def actions(self) -> Ints:

@@ -132,7 +132,7 @@ def in_lanes_and_alone(card: CardSpec, bindings: list[Binding]) -> None:
         assert list(ops[rank]) == list(one)
         for number, op in enumerate(one.made):
             if op.message is not None:
-                moved = batch.exchange(number)
+                moved = batch.exchange(number, np.arange(RANKS))
                 assert tuple(moved.sent[rank].tolist()) == op.message.part_bytes
                 assert tuple(moved.received[rank].tolist()) == op.message.arriving_bytes
 
@@ -188,6 +188,22 @@ def test_ranks_whose_costs_come_out_equal_share_one_object_though_their_counts_d
     each[1][3, 7] += 1  # one row more from rank 3 to rank 1
     found = lane_ops(timeline, Costs(timeline, card), cluster.cards[0], cluster.calendar.shares, bound(each))
     assert found is not None and len({id(ops) for ops in found[1]}) == 3
+
+
+def test_an_all_to_all_of_more_rows_than_there_are_is_named_as_it_is_alone() -> None:
+    card = load_card("reference-npu")
+    timeline, costs = Timeline(layers(card)), Costs(Timeline(layers(card)), card)
+    cluster = CompiledCluster(card, make_cluster("single", 1, 10**10, 10**6).topology())
+    bindings = bound(loads(np.random.default_rng(1), "zipf"))
+    for binding in bindings:
+        assert isinstance(binding.extents, RankExtents)
+        binding.extents.tables["sent.1"].values[5] = ROOM  # to each member
+    found = lane_ops(timeline, costs, cluster.cards[0], cluster.calendar.shares, bindings)
+    assert found is not None
+    number = next(n for n, question in enumerate(timeline.questions) if question.site.extents.get("sent") == "sent.1")
+    assert found[0].exchange(number + 1, np.arange(5)).sent.shape == (5, RANKS)
+    with pytest.raises(ProgramError, match=rf"all_to_all: sent counts {ROOM * RANKS} rows, and %leaving has {ROOM}"):
+        found[0].exchange(number + 1, np.arange(RANKS))
 
 
 def test_few_ranks_are_costed_one_by_one() -> None:
