@@ -27,7 +27,7 @@ def holder_extents(plan: JobPlan, portion: Portion) -> dict[str, tuple[int, ...]
     largest, tokens, entries = plan.largest.extents, portion.tokens, portion.entries
     spread = Context(plan, portion).extents() if plan.layout.cp > 1 else {}
     return {
-        **routed_extents(plan.graph, tokens),
+        **routed_extents(plan.expert_choices, tokens),
         "tokens": (tokens,),
         "sequences": (len(entries),),
         "rows": (portion.rows(plan.all_logits),),

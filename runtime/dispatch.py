@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from ..isa.errors import ConfigError
-from ..isa.instruction import split_even
+from ..isa.instruction import share_of, split_even
 from ..isa.loads import Table
 from ..models.blocks import DecoderLayer, Graph, Moe
 from .layer_loads import LayerLoads
@@ -111,7 +111,7 @@ def _tables(layout: Layout, card: int, names: list[str], loads: Mapping[str, Lay
             continue
         if layout.cuts > 1:
             found[cuts_extent(name)] = own.of_cuts
-        width = split_even(own.loads.shape[-1], layout.ep)[card][1]
+        width = share_of(own.loads.shape[-1], layout.ep, card)[1]
         found[exchange_extent(name, SENT)] = own.sent
         found[exchange_extent(name, RECEIVED)] = own.received
         found[exchange_extent(name, LOCAL)] = own.local[width]

@@ -16,6 +16,7 @@ from ..isa.work import Unit
 from ..models.blocks import Graph
 from .classes import cuts_blocks, lowest, program_classes, weight_twins
 from .context import Context, mode_of
+from .dispatch import kinds
 from .expert_room import expert_room
 from .kv_cache import PAGE_TOKENS, PagePool, PagePools
 from .kv_policy import KvPolicy
@@ -139,7 +140,7 @@ class JobPlan:
             **{reach.pages: self._most_pages(reach) for reach in self.limited_reaches},
         }
         sizes = {name: (size,) for name, size in (extents | whole).items()}
-        routed = routed_extents(self.graph, tokens) | expert_room(self, tokens)
+        routed = routed_extents(self.expert_choices, tokens) | expert_room(self, tokens)
         standing = [self.standing(index) for index in range(layout.tp)]
         furthest = {name: max(own[name] for own in standing) for name in standing[0]}
         return Binding(routed | sizes | furthest, dict.fromkeys((*AXES, EXCHANGE), 0))
@@ -263,6 +264,11 @@ class JobPlan:
             self._routed.clear()
             self._routed[key] = step_routing(self, *key, self.routing)
         return self._routed[key]
+
+    @cached_property
+    def expert_choices(self) -> tuple[int, ...]:
+        """How many experts a token chooses, of all layers that have experts."""
+        return tuple(sorted({top_k for top_k, _ in kinds(self.graph)}))
 
     @cached_property
     def _routed(self) -> dict[tuple[int, tuple[int, ...]], Mapping[str, LayerLoads]]:

@@ -210,7 +210,6 @@ def has_experts(graph: Graph) -> bool:
     return any(isinstance(layer.mlp, Moe) for layer in graph.layers)
 
 
-def routed_extents(graph: Graph, tokens: int) -> dict[str, tuple[int, ...]]:
-    """The scalar extents that count a step's choices of experts."""
-    ways = {layer.mlp.router.top_k for layer in graph.layers if isinstance(layer.mlp, Moe)}
-    return {routed_extent(top_k): (tokens * top_k,) for top_k in sorted(ways)}
+def routed_extents(choices: Collection[int], tokens: int) -> dict[str, tuple[int, ...]]:
+    """The scalar extents that count a step's choices of experts, of layers with so many choices a token."""
+    return {routed_extent(top_k): (tokens * top_k,) for top_k in choices}
