@@ -98,7 +98,7 @@ def cli() -> None:
     """Emulate a language model on accelerator cards: its real sharded numbers, its cycle-level time, its exact bytes.
 
     Exit codes: 0 done, 1 a bug of ours, 2 an error in what was asked, 3 out of memory (with a report), 4 alignment
-    failed, 5 a gate failed.
+    failed, 5 a gate failed or an alert was crossed.
     """
 
 
@@ -176,6 +176,9 @@ def job_options(command: F) -> F:
 @cli.command()
 @job_options
 @click.option("--no-payload", is_flag=True, help="Leave the arithmetic out: time and memory only.")
+@click.option(
+    "--alert", "alerts", multiple=True, metavar="NAME=X", help="memory=0.9, ttft=2s, tpot=50ms; exit 5 above."
+)
 @click.option("--compare-kv", is_flag=True, help="A table of what the KV cache takes by each --kv-policy.")
 @JSON_OPTION
 @click.option("--trace", "trace_to", metavar="FILE", help="Write a Chrome trace, which ui.perfetto.dev opens.")
@@ -222,6 +225,8 @@ def run(
         write_routing(routing_to, result)
     _show(result.report, print_report, json_to)
     _exit_if_out_of_memory(result.report)
+    if any(alert.crossed for alert in result.report.alerts):
+        raise click.exceptions.Exit(GATE_FAILED)
 
 
 def _sweep(text: str, json_to: str | None, **asked: Any) -> None:

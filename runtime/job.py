@@ -29,8 +29,9 @@ class Job:
     `micro_batches`, so many steps of which are in flight at once. With `sequence_parallel` tensor-parallel ranks hold
     shares of the residual stream. `kv_pages` ideal lets layers with windows or chunks free the pages that they read no
     more; unified pages hold all layers' tokens. `kv_policy` says how the cache's memory is reserved (`kv_granule`: a
-    size, of virtual's mappings), and `compare_kv` asks for a table of all. `redundant_experts` slots hold copies of
-    the experts that `expert_loads`, a JSON file, says are chosen most. `routing` says what experts get without
+    size, of virtual's mappings), and `compare_kv` asks for a table of all; `alerts` are thresholds such as memory=0.9.
+    `redundant_experts` slots hold copies of the experts that `expert_loads`, a JSON file, says are chosen most.
+    `routing` says what experts get without
     the payload, and `expert_room` how many times an even share of rows may arrive at a card. `mla` is how latent
     attention takes its products, in pieces of `mla_piece_tokens` cached tokens where it expands them.
     """
@@ -46,6 +47,7 @@ class Job:
     kv_policy: str = "paged"
     kv_granule: str | None = None
     compare_kv: bool = False
+    alerts: tuple[str, ...] = ()
     kv_scales: str | None = None
     weights: str | None = None
     group: int | None = None
@@ -129,6 +131,7 @@ class Job:
             if not (isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(part, str) for part in pair)):
                 raise ConfigError(f"overrides hold {pair!r}; each is a (key, value) of two texts, as --set takes them")
         _check_items("prompts", self.prompts, str, "a text")
+        _check_items("alerts", self.alerts, str, "a text")
         _check_items("prompt_ids", self.prompt_ids, tuple, "a tuple of token ids")
         for index, ids in enumerate(self.prompt_ids):
             _check_items(f"prompt_ids[{index}]", ids, int, "a whole number")

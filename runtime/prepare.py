@@ -19,6 +19,7 @@ from ..models.blocks import LatentAttention
 from ..models.checkpoint import Checkpoint, open_checkpoint
 from ..models.graph import ropes
 from ..models.scale import scaled_checkpoint
+from .alerts import parse_alert
 from .calibration import calibration_ids
 from .expert_room import parse_room
 from .fabric.sizes import parse_size
@@ -83,6 +84,8 @@ def prepare(job: Job, *, any_dtype: bool = False, checkpoint: Checkpoint | None 
     With `any_dtype` whoever asked finds out himself what the card's units do not compute in. `checkpoint` is the job's
     model where it is open already.
     """
+    for text in job.alerts:
+        parse_alert(text)
     card = override(load_card(job.card), dict(job.overrides)) if job.overrides else load_card(job.card)
     layout = replace(parse_layout(job.layout), redundant=job.redundant_experts)
     checkpoint = checkpoint or checkpoint_of(job)

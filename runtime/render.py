@@ -10,7 +10,18 @@ from rich.text import Text
 
 from .render_breakdown import breakdown_parts, shares
 from .render_experts import expert_lines
-from .report import CardReport, Fits, JobDocument, KvUse, LatentReport, OomReport, PassReport, Report, RequestReport
+from .report import (
+    AlertReport,
+    CardReport,
+    Fits,
+    JobDocument,
+    KvUse,
+    LatentReport,
+    OomReport,
+    PassReport,
+    Report,
+    RequestReport,
+)
 from .terminal import (
     NONE,
     bullets,
@@ -71,7 +82,22 @@ def report_parts(report: Report) -> Iterator[RenderableType]:
     if report.kv:
         yield ""
         yield kv_table(report.kv)
+    yield from bullets("Alerts", [_alert_line(item) for item in report.alerts])
     yield from _closing(report)
+
+
+def _alert_line(alert: AlertReport) -> str:
+    """Whether a threshold was crossed, by whom first, and when."""
+    shown = (lambda share: percent(share, 1)) if alert.name == "memory" else seconds
+    if not alert.crossed:
+        return f"{alert.name}: never above {shown(alert.limit)} (at most {shown(alert.most)})"
+    first = f"card {alert.card}" if alert.card is not None else f"request {alert.request}"
+    when = "as the job was loaded or began" if alert.step is None else f"in step {alert.step}"
+    many = f"{alert.crossed:,} {'cards' if alert.card is not None else 'requests'} in all"
+    return (
+        f"{alert.name}: ABOVE {shown(alert.limit)}, {first} first, {when}, at {duration(alert.time_ps)}; {many}, "
+        f"at most {shown(alert.most)}"
+    )
 
 
 def _tables(report: Report, tables: Sequence[Callable[[Report], Group | None]]) -> Iterator[RenderableType]:

@@ -378,6 +378,23 @@ class KvUse(Part):
         return self.peak_bytes - self.used_bytes
 
 
+class AlertReport(Part):
+    """A threshold that the user set, and where it was crossed first; `crossed` cards, or requests, did.
+
+    `limit` and `most` are shares of a card's HBM, the reserve counted as taken, or seconds. `step` is null where
+    memory was taken at 0 ps: as the job was loaded, or its first step began.
+    """
+
+    name: Literal["memory", "ttft", "tpot"]
+    limit: Annotated[float, Field(gt=0)]
+    most: Annotated[float, Field(ge=0)]
+    crossed: Count
+    card: Count | None = None
+    request: Count | None = None
+    step: Count | None = None
+    time_ps: Picoseconds | None = None
+
+
 class PassReport(Part):
     """What a pass made of the programs of one step, over all cards: `places` where instructions gave way to `into`.
 
@@ -404,6 +421,7 @@ class Report(JobDocument):
     stages: tuple[StageReport, ...] = ()
     cards: tuple[CardReport, ...]
     kv: tuple[KvUse, ...] = ()
+    alerts: tuple[AlertReport, ...] = ()
     links: tuple[LinkReport, ...] = ()
     collectives: tuple[CollectiveReport, ...] = ()
     axes: tuple[AxisReport, ...] = ()

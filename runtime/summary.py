@@ -11,6 +11,7 @@ from ..emulator.span_columns import alike_all_along
 from ..emulator.spec import CardSpec
 from ..interconnect.evidence import weakest
 from ..models.graph import total_parameters
+from .alerts import alert_reports
 from .applied import idle_fusions, pass_reports
 from .breakdown import PhaseTime
 from .communication import collective_reports, link_reports
@@ -146,6 +147,7 @@ def summarise(state: RunState, wall_s: float) -> Report:
         ),
         cards=tuple(_card(state, rank, elapsed_ps) for rank in range(plan.layout.cards)),
         kv=_kv(state) if prepared.job.compare_kv else (),
+        alerts=alert_reports(state, requests),
         links=link_reports(state.cluster, elapsed_ps),
         collectives=collectives,
         axes=axes,

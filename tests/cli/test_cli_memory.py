@@ -24,3 +24,11 @@ def test_every_kv_policy_stands_in_one_table(siltwin) -> None:
     assert shown.exit_code == 0 and "The KV cache by each policy" in shown.stdout
     uses = json.loads(siltwin(*asked, "--json", "-").stdout)["kv"]
     assert [use["policy"] for use in uses] == ["paged", "preallocated", "virtual"]
+
+
+def test_an_alert_that_is_crossed_ends_with_5_and_the_report(siltwin) -> None:
+    asked = ("run", "Llama-3.1-405B", *SIZES, "--no-payload")
+    shown = siltwin(*asked, "--alert", "memory=0.0001", "--alert", "ttft=1s")
+    assert shown.exit_code == 5
+    assert "memory: ABOVE" in shown.stdout and "ttft: never above 1 s" in shown.stdout
+    assert siltwin(*asked, "--alert", "ttft=1s").exit_code == 0
