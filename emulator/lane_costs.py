@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..isa.counts import LaneCounts
 from ..isa.dispatch import REGROUP
 from ..isa.errors import ProgramError
 from ..isa.experts import COMBINE, GROUPED_GATED, GROUPED_MATMUL, PERMUTE
@@ -63,7 +64,7 @@ class Columns(Sequence[Ints]):
         taken = np.empty((len(range(*index.indices(len(self)))), int(stops[-1])), np.int64)
         for (table, ranks), stop in zip(self._parts, stops.tolist(), strict=True):
             taken[:, stop - len(ranks) : stop] = table.values[:, index].T[:, table.rows[ranks]]
-        return tuple(taken)
+        return LaneCounts(taken)
 
 
 def rows_of(values: Columns | Values, lanes: int) -> Ints:

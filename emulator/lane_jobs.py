@@ -59,9 +59,13 @@ def alike(bindings: Sequence[Binding]) -> list[Alike] | None:
 
 def in_lanes(questions: Sequence[Question], tables: Mapping[str, Table]) -> tuple[list[int], bool]:
     """The questions that can be costed in lanes, and whether all others read no table."""
+    names: dict[int, tuple[list[str], list[str]]] = {}
     numbers, rest_plain = [], True
-    for number, (_, site) in enumerate(questions):
-        named, sizes = _names(site)
+    for number, (form, site) in enumerate(questions):
+        if form not in names:
+            names[form] = _names(site)
+        bound = site.extents
+        named, sizes = ([bound.get(name, name) for name in own] for own in names[form])
         if any(name in tables for name in sizes):
             rest_plain = False
         elif any(name in tables for name in named):
@@ -73,14 +77,13 @@ def in_lanes(questions: Sequence[Question], tables: Mapping[str, Table]) -> tupl
 
 
 def _names(site: Site) -> tuple[list[str], list[str]]:
-    """The program's vector extents that an instruction reads, and the scalar ones that it may need as sizes."""
-    instruction, bound = site.instruction, site.extents
+    """The vector extents that an instruction reads, and the scalar ones that it may need, by the block's names."""
+    instruction, types = site.instruction, site.block.types
     by_kind = [(kind.names, getattr(instruction, name)) for name, kind in instruction.operands.items()]
     named = [name for kind, name in by_kind if kind is NameKind.EXTENT]
-    types = site.block.types
     sizes = [dim for ref, _ in instruction.refs() for dim in types[ref.buffer].shape if isinstance(dim, str)]
     sizes += [value for kind, value in by_kind if kind is NameKind.NUMBER and isinstance(value, str)]
-    return [bound.get(name, name) for name in named], [bound.get(name, name) for name in sizes]
+    return list(dict.fromkeys(named)), list(dict.fromkeys(sizes))
 
 
 def jobs_of(questions: Sequence[Question], numbers: Sequence[int], groups: Sequence[Alike], costs: Costs) -> list[Job]:

@@ -6,20 +6,36 @@ In lanes a count is an array of one value a card, and so is all that is computed
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from .instruction import Instruction, require
 
 
+class LaneCounts(tuple[Any, ...]):
+    """Counts in lanes: the rows of an int64 array [counts, lanes], which are 0 or more, and their sum."""
+
+    total: Any
+
+    def __new__(cls, rows: np.ndarray[Any, np.dtype[np.int64]]) -> LaneCounts:
+        counts = super().__new__(cls, rows)
+        counts.total = rows.sum(axis=0)
+        return counts
+
+
+def total_of(counts: Sequence[int]) -> int:
+    """The sum of counts, lane by lane."""
+    return counts.total if isinstance(counts, LaneCounts) else sum(counts)
+
+
 def check_total(
     instruction: Instruction, extent: str, counts: Sequence[int], rows: int, held: str = "there are"
 ) -> None:
-    """Raise ProgramError for a count below 0, or counts that pass `rows`; lanes have no counts below 0."""
-    in_lanes = bool(counts) and isinstance(counts[0], np.ndarray)
-    if not in_lanes and min(counts, default=0) < 0:
+    """Raise ProgramError for a count below 0, or counts that pass `rows`."""
+    if not isinstance(counts, LaneCounts) and min(counts, default=0) < 0:
         require(False, instruction, f"{extent} is {list(counts)}: a count is 0 or more")
-    total = np.max(sum(counts), initial=0) if in_lanes else sum(counts)
+    total = np.max(counts.total, initial=0) if isinstance(counts, LaneCounts) else sum(counts)
     if total > rows:
         require(False, instruction, f"{extent} counts {total} rows, and {held} {rows}")
 

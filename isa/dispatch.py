@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .counts import check_total
+from .counts import check_total, total_of
 from .dtype import FP32
 from .instruction import (
     Array,
@@ -122,10 +122,10 @@ class REGROUP(Instruction, opcode=0x81, unit=Unit.DMA):
         require_apart(self, self.dst, self.x, self.arriving)
 
     def work(self, s: Sizes) -> Work:
-        rows, cols, local = min(s.shape(self.dst)[0], s.shape(self.x)[0]), s.shape(self.dst)[1], s.extent(self.local)
+        rows, cols, local = min(s.shape(self.dst)[0], s.shape(self.x)[0]), s.shape(self.dst)[1], s.extent(self.local)[:]
         require(len(local) == self.experts, self, f"{self.local} has {len(local)} entries, must have {self.experts}")
-        check_total(self, self.local, tuple(local), rows)
-        total = sum(local)
+        check_total(self, self.local, local, rows)
+        total = total_of(local)
         row_bytes = s.type_of(self.x).dtype.bytes_of(cols)
         return Work(
             Unit.DMA,

@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from .counts import at_least, check_total
+from .counts import at_least, check_total, total_of
 from .instruction import (
     Array,
     Instruction,
@@ -214,7 +214,7 @@ class PERMUTE(Instruction, opcode=0x36, unit=Unit.DMA):
         cols = s.shape(self.dst)[1]
         total = len(s.extent(self.extent)) // self.parts
         at = s.number(self.part) * total + s.number(self.first)
-        rows = sum(local_counts(self, s, self.extent, at, self.experts, s.shape(self.dst)[0]))
+        rows = total_of(local_counts(self, s, self.extent, at, self.experts, s.shape(self.dst)[0]))
         row_bytes = s.type_of(self.x).dtype.bytes_of(cols)
         return Work(
             Unit.DMA,
@@ -281,7 +281,7 @@ class GROUPED_MATMUL(Instruction, opcode=0x12, unit=Unit.TENSOR):
     def work(self, s: Sizes) -> Work:
         experts, n, k = s.shape(self.w)
         rows = local_counts(self, s, self.extent, self.at, experts, s.shape(self.a)[0])
-        total, used = sum(rows), sum(count > 0 for count in rows)
+        total, used = total_of(rows), sum(count > 0 for count in rows)
         weight_bytes = s.type_of(self.w).dtype.bytes_of(n * k)
         bias_bytes = s.type_of(self.bias).dtype.bytes_of(n) if self.bias is not None else 0
         return Work(
@@ -327,7 +327,7 @@ class GROUPED_GATED(Instruction, opcode=0x2C, unit=Unit.VECTOR):
         require(self.experts > 0, self, "experts must be 1 or more")
 
     def work(self, s: Sizes) -> Work:
-        rows = sum(local_counts(self, s, self.extent, self.at, self.experts, s.shape(self.x)[0]))
+        rows = total_of(local_counts(self, s, self.extent, self.at, self.experts, s.shape(self.x)[0]))
         cols = s.shape(self.dst)[1]
         return Work(
             Unit.VECTOR,
@@ -377,7 +377,7 @@ class COMBINE(Instruction, opcode=0x2D, unit=Unit.VECTOR):
 
     def work(self, s: Sizes) -> Work:
         tokens, cols = rows_cols(s.shape(self.dst))
-        rows = sum(local_counts(self, s, self.extent, self.at, self.experts, s.shape(self.x)[0]))
+        rows = total_of(local_counts(self, s, self.extent, self.at, self.experts, s.shape(self.x)[0]))
         return Work(
             Unit.VECTOR,
             ops=2 * rows * cols,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .counts import total_of
 from .dtype import DTYPES, FP32
 from .experts import check_counts, local_counts, memory_counts
 from .formats.form import Form
@@ -271,7 +272,7 @@ def _grouped_work(i: Grouped, s: Sizes, packed: PackedOperand, row_bytes: int, f
     k, n = s.shape(i.a)[1], s.shape(i.dst)[1]
     experts = s.shape(i.codes)[0]
     rows = local_counts(i, s, i.extent, i.at, experts, s.shape(i.a)[0])
-    total, used = sum(rows), sum(count > 0 for count in rows)
+    total, used = total_of(rows), sum(count > 0 for count in rows)
     bias_bytes = s.type_of(i.bias).dtype.bytes_of(n) if i.bias is not None else 0
     scaled = 2 * total * n * len(blocks_of(form, i.phase, k)) if form is not None else 0
     return Work(

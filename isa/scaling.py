@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .counts import total_of
 from .experts import check_ids, local_counts
 from .instruction import Instruction, Memory, Shapes, Sizes, bytes_of, known, require, require_floats, require_rows
 from .operands import ExtentName, In, InOut, Number, Out
@@ -109,7 +110,7 @@ class SCALE_ROUTED(Instruction, opcode=0x73, unit=Unit.VECTOR):
 
     def work(self, s: Sizes) -> Work:
         held, cols = s.shape(self.x)
-        rows = sum(local_counts(self, s, self.extent, self.at, self.experts, held))
+        rows = total_of(local_counts(self, s, self.extent, self.at, self.experts, held))
         moved = s.type_of(self.x).dtype.bytes_of(rows * cols)
         return Work(
             Unit.VECTOR,

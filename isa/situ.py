@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .counts import total_of
 from .experts import check_counts, local_counts, memory_counts
 from .instruction import Array, Instruction, Memory, Shapes, Sizes, require, require_apart, require_floats
 from .operands import ExtentName, In, Number, Out, Ref
@@ -73,7 +74,7 @@ class GROUPED_SITU_GATED(Instruction, opcode=0xB9, unit=Unit.VECTOR):
         require(self.experts > 0, self, "experts must be 1 or more")
 
     def work(self, s: Sizes) -> Work:
-        rows = sum(local_counts(self, s, self.extent, self.at, self.experts, s.shape(self.x)[0]))
+        rows = total_of(local_counts(self, s, self.extent, self.at, self.experts, s.shape(self.x)[0]))
         cols = s.shape(self.dst)[1]
         return Work(
             Unit.VECTOR,
