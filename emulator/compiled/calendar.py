@@ -17,6 +17,7 @@ from ..calendar.solver import NO_LEVEL, Ints, Members
 from ..card_queue import HELD_BOUND
 from ..span import BOUNDS
 from . import machine as c
+from . import numba_tables  # noqa: F401  (loads them)
 from .activities import OWN_NODES, touch
 from .flatten import Shares
 from .loop import run_until

@@ -36,3 +36,14 @@ def test_a_run_loads_no_kernels_before_there_are_numbers() -> None:
     names += ["scipy.sparse", "scipy.linalg", "networkx"]
     answer = subprocess.check_output([sys.executable, "-c", LOADED.format(names=names)], text=True)
     assert answer.strip() == "[]"
+
+
+def test_matrices_are_multiplied_by_blas_though_numba_started_without() -> None:
+    code = (
+        "import siltwin.emulator.compiled.calendar, sys; assert 'scipy.linalg' not in sys.modules\n"
+        "import numpy as np, numba\n"
+        "product = numba.njit(lambda a, b: a @ b)(np.ones((3, 4)), np.full((4, 2), 2.0))\n"
+        "print(product.tolist(), 'scipy.linalg.cython_blas' in sys.modules)"
+    )
+    answer = subprocess.check_output([sys.executable, "-c", code], text=True)
+    assert answer.strip() == "[[8.0, 8.0], [8.0, 8.0], [8.0, 8.0]] True"
