@@ -48,6 +48,7 @@ class Batch:
         self.timeline, self.costs, self.card, self.shares, self.bindings = timeline, costs, card, shares, bindings
         self.lanes: Ints = np.zeros(0, np.int64)
         self._exchanges: dict[int, list[tuple[Mapping[str, Values], Lanes, Ints]]] = {}
+        self._latest: tuple[int, Exchanges] | None = None
         self._taken: list[tuple[int, int, int]] = []
         self._plain: dict[int, bool] = {}
         self._ops: dict[tuple[int, str, int], Op] = {}
@@ -155,8 +156,19 @@ class Batch:
             for number in asked:
                 self._exchanges.setdefault(number, []).append((job.scalars, lanes, places))
 
-    def exchange(self, number: int, places: Ints) -> Exchanges:
-        """What some ranks of the batch send and get in the all-to-all of a question; ProgramError as its Work."""
+    def has_exchange(self, number: int) -> bool:
+        """Whether a question is an all-to-all of the lanes."""
+        return number in self._exchanges
+
+    def exchange(self, number: int, places: Ints | None = None) -> Exchanges:
+        """What ranks of the batch (all, unless told) send and get in the all-to-all of a question.
+
+        ProgramError as its Work. The latest of all ranks is kept.
+        """
+        if places is None:
+            if self._latest is None or self._latest[0] != number:
+                self._latest = number, self.exchange(number, np.arange(len(self.bindings)))
+            return self._latest[1]
         site = self.timeline.questions[number].site
         instruction = site.instruction
         assert isinstance(instruction, ALL_TO_ALL), f"{instruction} is no all-to-all"
@@ -236,15 +248,6 @@ class LaneOps(Ops):
     def __init__(self, batch: Batch, place: int, base: Ops) -> None:
         super().__init__(_Made(batch, place, base), base.asked, batch.shares)
         self.batch, self.place, self.base = batch, place, base
-
-    def kind(self, site: int) -> Op:
-        """As `Ops.kind`."""
-        return self.base[site]
-
-    def lane(self, site: int) -> int:
-        """As `Ops.lane`."""
-        number = int(self.asked[site])
-        return number if self.batch.is_lane(number) else NONE
 
     @property
     def actions(self) -> Ints:

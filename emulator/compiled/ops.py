@@ -26,14 +26,6 @@ class Ops(OpColumns):
         self.made, self.asked, self._shares = made, asked, shares
         self._use: tuple[Ints, Ints] | None = None
 
-    def kind(self, site: int) -> Op:
-        """An operation with the action, group and dispatch of a site's; its message may be that of another rank."""
-        return self[site]
-
-    def lane(self, site: int) -> int:
-        """The question of a site whose message is to be had of a batch, for many ranks at once; else NONE."""
-        return NONE
-
     @cached_property
     def actions(self) -> Ints:
         """What is done at each site, by its number in the order of `Action`."""

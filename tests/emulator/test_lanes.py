@@ -132,7 +132,7 @@ def in_lanes_and_alone(card: CardSpec, bindings: list[Binding]) -> None:
         assert list(ops[rank]) == list(one)
         for number, op in enumerate(one.made):
             if op.message is not None:
-                moved = batch.exchange(number, np.arange(RANKS))
+                moved = batch.exchange(number)
                 assert tuple(moved.sent[rank].tolist()) == op.message.part_bytes
                 assert tuple(moved.received[rank].tolist()) == op.message.arriving_bytes
 
