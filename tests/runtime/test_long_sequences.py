@@ -1,4 +1,4 @@
-"""Long sequences with numbers: chunks of thousands of tokens, and what one place of the sequence says wherever it ends."""
+"""Long sequences with numbers: chunks of thousands of tokens; what a place says is its own, wherever all ends."""
 
 from __future__ import annotations
 
