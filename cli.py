@@ -156,6 +156,7 @@ JOB_OPTIONS: tuple[Callable[[F], F], ...] = (
         type=click.Choice(["simpy", "compiled"]),
         help="The calendar (default: simpy, without numbers compiled).",
     ),
+    click.option("--fold/--no-fold", default=True, help="Simulate equal cards once (default), or all."),
     click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a number of the card."),
     click.option(
         "--strict",

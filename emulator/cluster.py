@@ -74,8 +74,8 @@ class Cluster(Machines):
         super().__init__(self.calendar, spec, topology, num_cards, choose, placement)
         self.queues = tuple(
             {
-                queue.name: CardQueue(self.calendar, card.rank, queue.name, card.rank * self.orders_a_card + number)
-                for number, queue in enumerate(spec.queues)
+                queue.name: CardQueue(self.calendar, card.rank, queue.name, order)
+                for order, queue in enumerate(spec.queues, len(self.cards) + card.rank * len(spec.queues))
             }
             for card in self.cards
         )
@@ -105,7 +105,6 @@ class Cluster(Machines):
         exchange = Exchange(self.calendar, self._wires, self.spec.link.eager_bytes, self.detail)
         exchange.sharing = Sharing(weight, priority)
         exchange.first_order = self._submitted * self.orders
-        exchange.orders_a_card = self.orders_a_card
         ticket = Ticket(self.env, self._submitted, exchange)
         for submission in programs:
             prepared = self._prepare(submission)

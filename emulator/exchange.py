@@ -66,8 +66,13 @@ class Exchanged(NamedTuple):
 class Gathering(Protocol):
     """An exchange that all members have come to."""
 
-    ranks: tuple[int, ...]
-    parties: dict[int, Party]
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Its members, in group order."""
+
+    @property
+    def parties(self) -> dict[int, Party]:
+        """Who has come, by rank."""
 
     @property
     def name(self) -> str:
@@ -94,9 +99,7 @@ class Meeting:
     @property
     def name(self) -> str:
         """How errors call it."""
-        if self.turn == TRANSFER:
-            return f"the transfer from rank {self.ranks[0]} to rank {self.ranks[1]}"
-        return f"collective {self.turn} of ranks {', '.join(map(str, self.ranks))}"
+        return name_of(self.ranks, self.turn)
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -122,7 +125,7 @@ class Exchange:
         self._calendar, self._wires, self._eager_bytes, self._detail = calendar, wires, eager_bytes, detail
         self._env = calendar.env
         self.sharing = Sharing()
-        self.first_order, self.orders_a_card = 0, 1  # of its activities, for units that serve one at a time
+        self.first_order = 0  # of its activities, for units that serve one at a time
         self.exchanged: list[Exchanged] = []
         self._cause: Exception | None = None
         self._turns: dict[tuple[int, tuple[int, ...]], int] = {}
@@ -238,7 +241,7 @@ class Exchange:
 
     def _run(self, meeting: Meeting, demand: Demand) -> Running:
         weight, priority = next(iter(meeting.parties.values())).sharing
-        order = self.first_order + owner(meeting.ranks, meeting.turn) * self.orders_a_card + self.orders_a_card - 1
+        order = self.first_order + owner(meeting.ranks, meeting.turn)
         running = self._calendar.run(demand, weight=weight, priority=priority, order=order)
         meeting.activities.append(running)
         return running
@@ -268,6 +271,13 @@ class Exchange:
             Exchanged(message, meeting.ranks, meeting.start_ps, now_ps(self._env), meeting.cost.demand)
         )
         meeting.gate.succeed()
+
+
+def name_of(ranks: tuple[int, ...], turn: int) -> str:
+    """How errors call an exchange of ranks; the turn of a transfer is TRANSFER."""
+    if turn == TRANSFER:
+        return f"the transfer from rank {ranks[0]} to rank {ranks[1]}"
+    return f"collective {turn} of ranks {', '.join(map(str, ranks))}"
 
 
 def owner(ranks: tuple[int, ...], turn: int) -> int:

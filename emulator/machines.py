@@ -87,14 +87,12 @@ class Machines(ABC):
         """Let time pass until programs that this cluster has started have ended; raises what went wrong in them."""
 
     @property
-    def orders_a_card(self) -> int:
-        """Places in the order of activities that a card takes: one a queue, and one for its exchanges."""
-        return len(self.spec.queues) + 1
-
-    @property
     def orders(self) -> int:
-        """Places that a submission takes."""
-        return len(self.cards) * self.orders_a_card
+        """Places in the order of activities that a submission takes: an exchange's is that of its owner's rank.
+
+        Those of queues come after them all, card by card; so no card is before another in what it shares with peers.
+        """
+        return len(self.cards) * (len(self.spec.queues) + 1)
 
     def usage(self, rank: int) -> dict[str, Usage]:
         """What all submissions that have ended used of a card, by unit: tensor, vector, dma0 .., host, hbm, link."""
@@ -105,7 +103,7 @@ class Machines(ABC):
 
     def set_capacity(self, rank: int, unit: str, capacity_per_s: int) -> None:
         """Change a unit from now on: cycles a second (tensor, vector, dma0 ..) or bytes (hbm, host); 0 is dead."""
-        self._table.set_capacity(self._card(rank).resource(unit), capacity_per_s)
+        self._change(self._card(rank).resource(unit), capacity_per_s)
 
     def set_clock(self, rank: int, clock_hz: int) -> None:
         """Step a card's clock: all units that run at it."""
@@ -118,7 +116,11 @@ class Machines(ABC):
         if not found:
             raise ConfigError(f"no link leads from node {source} to node {target} of the {self.topology.kind}")
         for number in found:
-            self._table.set_capacity(self.link_resources[number], bandwidth_bytes_per_s)
+            self._change(self.link_resources[number], bandwidth_bytes_per_s)
+
+    def _change(self, resource: int, capacity_per_s: int) -> None:
+        """Change a capacity from now on."""
+        self._table.set_capacity(resource, capacity_per_s)
 
     def _check(self, programs: Sequence[Submission]) -> None:
         """Raise ProgramError for ranks, groups or sharings that do not fit."""

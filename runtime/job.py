@@ -78,6 +78,7 @@ class Job:
     expert_room: str | None = None
     routing: str | None = None
     engine: Engine | None = None
+    fold: bool = True
     overrides: tuple[tuple[str, str], ...] = ()
     strict: bool = False
     logits: bool = False

@@ -144,8 +144,9 @@ def start_run(prepared: Prepared) -> RunState:
     plan = prepared.plan
     if isinstance(plan.routing, Even) and has_experts(plan.graph):
         prepared = replace(prepared, warnings=(*prepared.warnings, EVEN))
-    kind = CompiledCluster if prepared.job.calendar == "compiled" else Cluster
-    cluster = kind(
+    job = prepared.job
+    kind = partial(CompiledCluster, fold=job.fold) if job.calendar == "compiled" else Cluster
+    cluster: Machines = kind(
         plan.card,
         prepared.cluster.topology(),
         plan.layout.cards,

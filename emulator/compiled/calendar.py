@@ -91,12 +91,17 @@ class CompiledCalendar:
         ):  # fmt: skip
             memory.add_table(name, columns, rows)
             memory.reserve(name, rows)
+        self._clear_queues()
+        memory.mem[[c.FAULT, c.LEVELS_KNOWN, c.QUEUES_A_CARD]] = NONE, 1, queues
+
+    def _clear_queues(self) -> None:
+        """No queue executes anything and nobody owns a unit."""
+        memory = self.memory
         memory.rows(c.QUEUES)[:, [c.RUN, c.INBOX, c.INBOX_LAST, c.NEXT_BLOCKED, c.BLOCKED_ON]] = NONE
         table = memory.rows(c.RESOURCES)
         table[:, c.OWNER] = NONE
         bounds = np.array([BOUNDS.index(HELD_BOUND[kind]) for kind in KINDS])
         table[:, c.KIND_BOUND], table[:, c.ROOM] = bounds[self.resources.columns.kind], self.resources.rooms(UNBOUNDED)
-        memory.mem[[c.FAULT, c.LEVELS_KNOWN, c.QUEUES_A_CARD]] = NONE, 1, queues
 
     def _make_division(self, slots: int) -> None:
         resources = len(self.resources)
@@ -143,6 +148,19 @@ class CompiledCalendar:
     def forget_programs(self) -> None:
         """Nothing is in flight: runs, meetings and spans are forgotten, and their indices used anew."""
         self.memory.clear(*PER_SUBMISSION)
+
+    def rewind(self, now_ps: int) -> None:
+        """Go back to a time at which nothing was in flight; programs and shares stay where they are."""
+        self.forget_programs()
+        memory = self.memory
+        memory.mem[[c.READY, c.WAITERS, c.DIRTY, c.ROUND_DUE, c.FRESH, c.PENDING, c.PRIORITIES]] = 0
+        memory.mem[[c.NOW, c.FAULT, c.LEVELS_KNOWN]] = now_ps, NONE, 1
+        memory.rows(c.QUEUES)[:], memory.rows(c.ACTIVITY)[:], memory.rows(c.RESOURCES)[:] = 0, 0, 0
+        self._clear_queues()
+        nodes = len(self._node_table), self._nodes
+        self._make_division(len(self._slots))
+        self._node_table, self._nodes = np.zeros((nodes[0], 6), np.int64), nodes[1]
+        self._machine = None
 
     # time
 

@@ -3,113 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from ...interconnect.topology import Topology
 from ...isa.errors import ConfigError, ProgramError
-from ...isa.program import Program
-from ..card import Card, Op
+from ..calendar.solver import Ints
 from ..choosing import Choose, default_choice
-from ..costs import Cost, Costs
 from ..deadlock import DeadlockError, deadlock_of
-from ..exchange import TRANSFER, Exchanged, Sharing, owner
-from ..machines import KEPT_PROGRAMS, Machines, Ran
-from ..span import BOUNDS, Span
-from ..span_columns import CardColumns
+from ..exchange import Sharing
+from ..machines import Machines, Ran
+from ..span import BOUNDS
 from ..spec import CardSpec
 from ..ticket import Submission
-from ..timeline import Timeline
 from . import machine as c
 from .calendar import CompiledCalendar
-from .flatten import FlatProgram
-from .lane_ops import Batch, lane_ops
+from .exchanges import ExchangeTable, Held
+from .folder import Folder, Priced
+from .folding import Partition
 from .machine import NONE
-from .meetings import Encounter, Matching
+from .meetings import Matching, Place
 from .ops import Ops
+from .prepared import FlatPrepared
 from .queues import make_ready
 from .spans import CardSpans, SpanTable
+from .tickets import CompiledRun, CompiledTicket
 from .waiters import waiters
 
 
-class FlatPrepared:
-    """A program made ready for one kind of card: its timeline, its costs, its rows."""
+class Event(NamedTuple):
+    """What a cluster was told while programs were in flight: a submission, to let time pass, or a capacity."""
 
-    def __init__(self, program: Program, card: Card, calendar: CompiledCalendar) -> None:
-        self.program = program  # kept alive, since it is found by its identity
-        self.timeline = Timeline(program)
-        card.check(self.timeline)
-        self._card, self._calendar = card, calendar
-        self._costs = Costs(self.timeline, card.spec)
-        self._by_list: dict[int, tuple[list[Cost], Ops]] = {}
-        self._ops: dict[tuple[int, ...], Ops] = {}
-        self._latest: Sequence[Op] = ()
-        self._flat: FlatProgram | None = None
-
-    def ops(self, submission: Submission) -> Ops:
-        """What every site asks of the first card under a submission's binding; others ask it of their own resources.
-
-        Equal costs give the very same object.
-        """
-        costs = self._costs.answers(submission.binding)
-        _, known = self._by_list.get(id(costs), (costs, None))
-        if known is None:
-            if len(self._by_list) >= KEPT_PROGRAMS:
-                self._by_list.clear()
-                self._ops.clear()
-            key = tuple(map(id, costs))
-            known = self._ops.get(key)
-            if known is None:
-                self._latest = self._card.ops(self.timeline.questions, costs, self._latest)
-                known = self._ops[key] = Ops(self._latest, self.timeline.asked, self._calendar.shares)
-            self._by_list[id(costs)] = costs, known
-        return known
-
-    def ops_of(self, submissions: Sequence[Submission]) -> tuple[list[Ops], Batch | None]:
-        """`ops` of many ranks; those whose loads all differ are costed together, in a batch to be released."""
-        calendar, bindings = self._calendar, [submission.binding for submission in submissions]
-        found = lane_ops(self.timeline, self._costs, self._card, calendar.shares, bindings)
-        if found is None:
-            return [self.ops(submission) for submission in submissions], None
-        return found[1], found[0]
-
-    def flat(self, ops: Ops, queues: Sequence[str]) -> FlatProgram:
-        """The program's entries in the calendar's tables."""
-        if self._flat is None:
-            self._flat = FlatProgram(self.timeline, ops.actions, queues, self._calendar.memory)
-        return self._flat
-
-
-class CompiledRun:
-    """One card's part of a submission: its rows in the tables."""
-
-    def __init__(self, submission: Submission, prepared: FlatPrepared, ops: Ops, program: FlatProgram) -> None:
-        self.submission, self.timeline, self.ops, self.program = submission, prepared.timeline, ops, program
-        self.after: CompiledRun | None = None
-        self.row = self.out = self.semaphores = self.first_link = NONE
-        self.links = 0
-
-
-class CompiledTicket:
-    """Programs in flight together, as `ticket.Ticket`; `spans` and `exchanged` are there once it is done."""
-
-    def __init__(self, number: int, start_ps: int) -> None:
-        self.number, self.start_ps, self.end_ps = number, start_ps, NONE
-        self.row = NONE
-        self.runs: dict[int, CompiledRun] = {}
-        self.encounters: list[Encounter] = []
-        self.first_meeting = 0
-        self.batches: list[Batch] = []
-        self.ops_at: dict[int, int] = {}  # by the identity of the operations of a run
-        self.cards: list[CardSpans] = []
-        self.spans: Sequence[Span] = ()
-        self.columns: tuple[CardColumns, ...] = ()
-        self.exchanged: list[Exchanged] = []
-        self.cause: Exception | None = None
+    submitted: CompiledTicket | None = None
+    awaited: CompiledTicket | None = None
+    until_ps: int = NONE
+    resource: int = NONE
+    capacities_per_s: tuple[int, int] = (0, 0)  # before and after
 
 
 class CompiledCluster(Machines):
-    """Cards on an interconnect in the compiled calendar; see `Machines` for what it is made from."""
+    """Cards on an interconnect in the compiled calendar; see `Machines` for what it is made from.
+
+    With `fold` cards in equal conditions are simulated once (`folding`). Where what is submitted or changed while
+    programs are in flight tells cards apart that were one so far, all since the cluster was last idle runs again.
+    """
 
     def __init__(
         self,
@@ -119,6 +57,7 @@ class CompiledCluster(Machines):
         *,
         choose: Choose = default_choice,
         placement: Sequence[int] | None = None,
+        fold: bool = True,
     ) -> None:
         self.calendar = CompiledCalendar()
         super().__init__(self.calendar, spec, topology, num_cards, choose, placement)
@@ -126,10 +65,14 @@ class CompiledCluster(Machines):
         self.calendar.begin(len(self.cards), len(self.queue_names))
         self._resources_a_card = len(self.cards[0].resources)
         self._prepared: dict[int, FlatPrepared] = {}
-        self._nodes: dict[tuple[tuple[int, ...], int], tuple[int, int]] = {}
+        self._nodes: dict[tuple[tuple[int, ...], bool], tuple[int, int]] = {}
         self.in_flight: list[CompiledTicket] = []
         self._latest: dict[int, CompiledRun] = {}  # of runs in flight
         self._submitted = 0
+        self._folder = Folder(self.cards, self.calendar, self._wires, fold)
+        self._classes: Partition | None = None
+        self._history: list[Event] = []  # since the cluster was idle
+        self._idle_ps = 0
 
     @property
     def now_ps(self) -> int:
@@ -144,21 +87,23 @@ class CompiledCluster(Machines):
         """As `Cluster.submit`."""
         self._check(programs)
         if not self.in_flight:
-            self.calendar.forget_programs()
+            self._rest()
         sharing = Sharing(weight, priority)
-        ticket = CompiledTicket(self._submitted, self.now_ps)
         matching = Matching(sharing, self.spec.link.eager_bytes)
-        found: list[list[int]] = []
+        ticket = CompiledTicket(self._submitted, self.now_ps, sharing, matching)
         operations = self._operations(programs, ticket)
         for submission in programs:
             prepared, ops = self._prepare(submission), operations[submission.rank]
-            run = CompiledRun(submission, prepared, ops, prepared.flat(ops, self.queue_names))
+            run = CompiledRun(submission, prepared.timeline, ops, prepared.flat(ops, self.queue_names))
             run.after = self._latest.get(submission.rank) if in_turn else None
-            ticket.runs[submission.rank] = self._latest[submission.rank] = run
-            found.append(matching.add(submission, run.program, ops))
-        self._enter(ticket, matching, found, sharing)
+            ticket.asked[submission.rank] = self._latest[submission.rank] = run
+            matching.add(submission, run.program, ops)
+        matching.settle()
         self._submitted += 1
         self.in_flight.append(ticket)
+        self._history.append(Event(submitted=ticket))
+        if not self._regroup():
+            self._enter(ticket)
         return ticket
 
     def _operations(self, programs: Sequence[Submission], ticket: CompiledTicket) -> dict[int, Ops]:
@@ -174,6 +119,43 @@ class CompiledCluster(Machines):
                 ticket.batches.append(batch)
         return found
 
+    def _rest(self) -> None:
+        """Nothing is in flight: forget all that was."""
+        self.calendar.forget_programs()
+        self._folder.forget_marks()
+        for event in self._history:
+            for batch in event.submitted.batches if event.submitted is not None else ():
+                batch.release()
+        self._history.clear()
+        self._classes, self._idle_ps = None, self.now_ps
+
+    def _regroup(self) -> bool:
+        """Find the classes of all that is in flight; whether cards that were one no longer are, and all ran again."""
+        classes = self._folder.partition([ticket.matching for ticket in self.in_flight], self._classes)
+        if self._classes is None or self._classes.refines(classes):
+            self._classes = classes
+            return False
+        tickets = [event.submitted for event in self._history if event.submitted is not None]
+        self._repeat(self._folder.partition([ticket.matching for ticket in tickets], self._classes))
+        return True
+
+    def _repeat(self, classes: Partition) -> None:
+        """Go back to when the cluster was idle, and let all happen again with other classes."""
+        self._classes, history = classes, list(self._history)
+        for event in reversed(history):
+            if event.resource != NONE:
+                self.calendar.resources[event.resource].set_capacity(event.capacities_per_s[0])
+        self.calendar.rewind(self._idle_ps)
+        for ticket in self.in_flight:
+            ticket.row = NONE  # not submitted yet
+        for event in history:
+            if event.submitted is not None:
+                self._enter(event.submitted)
+            elif event.resource != NONE:
+                self.calendar.set_capacity(event.resource, event.capacities_per_s[1])
+            else:
+                self._let_pass(event)
+
     def _prepare(self, submission: Submission) -> FlatPrepared:
         key = id(submission.program)
         prepared = self._prepared.get(key)
@@ -181,19 +163,19 @@ class CompiledCluster(Machines):
             prepared = self._prepared[key] = FlatPrepared(submission.program, self.cards[0], self.calendar)
         return prepared
 
-    def _enter(self, ticket: CompiledTicket, matching: Matching, found: list[list[int]], sharing: Sharing) -> None:
-        """Write a submission into the tables and hand it to the queues."""
-        memory = self.calendar.memory
+    def _enter(self, ticket: CompiledTicket) -> None:
+        """Write a submission into the tables and hand it to the queues: of every class of cards one card's part."""
+        assert self._classes is not None, "classes are found when programs are submitted"
+        memory, standing = self.calendar.memory, self._classes.standing
         ticket.row = memory.append(c.TICKETS, np.array([[0, NONE]]))
-        ticket.encounters = matching.encounters
-        meetings = np.array([self._meeting(encounter) for encounter in matching.encounters], np.int64)
-        ticket.first_meeting = memory.append(c.MEETINGS, meetings.reshape(-1, c.MEETING_COLUMNS))
-        ops_at: dict[int, int] = ticket.ops_at
-        for run, links in zip(ticket.runs.values(), found, strict=True):
+        ticket.runs = {rank: run for rank, run in ticket.asked.items() if standing[rank] == rank}
+        ticket.ops_at = {}
+        self._enter_meetings(ticket, self._classes)
+        for rank, run in ticket.runs.items():
             key = id(run.ops)
-            if key not in ops_at:
-                ops_at[key] = memory.append(c.OPS, run.ops.rows)
-            self._enter_run(ticket, run, ops_at[key], links, sharing)
+            if key not in ticket.ops_at:
+                ticket.ops_at[key] = memory.append(c.OPS, run.ops.rows)
+            self._enter_run(ticket, run, ticket.ops_at[key], ticket.matching.links(rank, ticket.bases))
         left = 0
         for rank, run in ticket.runs.items():
             for number in np.flatnonzero(run.program.parts[:, 0] != run.program.parts[:, 1]).tolist():
@@ -201,17 +183,32 @@ class CompiledCluster(Machines):
                 left += 1
         memory.rows(c.TICKETS)[ticket.row] = left, NONE if left else self.now_ps
 
-    def _enter_run(
-        self, ticket: CompiledTicket, run: CompiledRun, ops: int, links: list[int], sharing: Sharing
-    ) -> None:
-        memory, rank = self.calendar.memory, run.submission.rank
+    def _enter_meetings(self, ticket: CompiledTicket, classes: Partition) -> None:
+        """Write the exchanges of every class of places."""
+        alike: dict[int, list[Place]] = {}
+        for place in ticket.matching.places:
+            alike.setdefault(classes.place[id(place)], []).append(place)
+        ticket.bases, ticket.meetings, tables, count = {}, [], [np.zeros((0, c.MEETING_COLUMNS), np.int64)], 0
+        for places in alike.values():
+            ticket.bases |= dict.fromkeys(map(id, places), count)
+            ticket.meetings.append((places[0], count))
+            tables.append(self._meetings(ticket, places, classes))
+            count += places[0].count
+        table = np.concatenate(tables)
+        first = memory_first = self.calendar.memory.append(c.MEETINGS, table)
+        ticket.bases = {place: base + first for place, base in ticket.bases.items()}
+        ticket.meetings = [(place, base + memory_first) for place, base in ticket.meetings]
+
+    def _enter_run(self, ticket: CompiledTicket, run: CompiledRun, ops: int, links: Ints) -> None:
+        memory, rank, queues = self.calendar.memory, run.submission.rank, len(self.queue_names)
         run.out = memory.append(c.SPANS, np.full((run.program.count, c.SPAN_COLUMNS), NONE))
         run.semaphores = memory.append(c.SEMAPHORES, np.tile([0, NONE], (len(run.timeline.semaphores), 1)))
-        run.first_link, run.links = memory.append(c.LINKS, np.array(links, np.int64) + ticket.first_meeting), len(links)
-        order = self._submitted * self.orders + rank * self.orders_a_card
+        run.first_link, run.links = memory.append(c.LINKS, links), len(links)
+        order = ticket.number * self.orders + len(self.cards) + rank * queues
+        after = NONE if run.after is None else run.after.row
         row = (
-            ticket.row, ops, run.semaphores, run.out, run.first_link, rank * self._resources_a_card, sharing.weight,
-            sharing.priority, order, run.program.first, run.program.queues, run.after.row if run.after else NONE,
+            ticket.row, ops, run.semaphores, run.out, run.first_link, rank * self._resources_a_card,
+            *ticket.sharing, order, run.program.first, run.program.queues, after,
         )  # fmt: skip
         run.row = memory.append(c.RUNS, np.array([row], np.int64))
         memory.ensure(c.INBOXES, run.row + 1)
@@ -230,38 +227,46 @@ class CompiledCluster(Machines):
         if row[c.RUN] == NONE:
             make_ready(memory.mem, queue)
 
-    def _meeting(self, encounter: Encounter) -> list[int]:
-        """The row of an exchange: who must come, and what its group's activity demands."""
-        ranks, is_transfer = encounter.ranks, encounter.turn == TRANSFER
-        row = [0] * c.MEETING_COLUMNS
-        row[c.MEMBERS] = len(ranks)
-        row[c.LATE] = row[c.STARTED] = row[c.ENDED] = row[c.FIRST_MEMBER] = NONE
-        row[c.IS_EAGER] = encounter.is_eager
-        first = next(iter(encounter.parties.values()))
-        row[c.M_WEIGHT], row[c.M_PRIORITY] = first.sharing
-        rank = owner(ranks, encounter.turn)
-        row[c.M_ORDER] = self._submitted * self.orders + (rank + 1) * self.orders_a_card - 1
-        number = self.queue_names.index(first.timeline.semaphores[first.entry.own])
-        row[c.SLOT] = rank * len(self.queue_names) + number
-        if encounter.message is None or (encounter.missing and not encounter.is_eager):
-            return row  # it never starts
-        dispatches = [party.dispatch_ps for party in encounter.parties.values()]
-        cost = self._wires.cost(encounter.message, ranks, max(dispatches))
-        demand = cost.demand
-        row[c.M_FIXED] = row[c.BOTH_FIXED] = demand.fixed_ps
-        row[c.M_BOUND] = row[c.BOTH_BOUND] = BOUNDS.index(cost.bound)
-        row[c.M_ALONE] = demand.alone_ps
-        if demand.alone_ps:
-            row[c.M_SHARE] = self.calendar.shares.of(demand)
-            row[c.M_NODES] = self._nodes_for(ranks, encounter.turn, self.calendar.shares.uses_of(row[c.M_SHARE]))
-        if is_transfer and encounter.is_eager and ranks[0] in encounter.parties:
-            alone = self._wires.cost(encounter.message, ranks, encounter.parties[ranks[0]].dispatch_ps)
-            row[c.M_FIXED], row[c.M_BOUND] = alone.demand.fixed_ps, BOUNDS.index(alone.bound)
-        return row
+    def _meetings(self, ticket: CompiledTicket, places: Sequence[Place], classes: Partition) -> Ints:
+        """The rows of the exchanges of places of one class: who must come, and what all of them demand together."""
+        place, rows = places[0], list[list[int]]()
+        come = len({int(classes.standing[member.rank]) for member in place.members})
+        slot = self._slot(place, classes)
+        for number, priced in enumerate(self._folder.priced(place)):
+            row = [0] * c.MEETING_COLUMNS
+            row[c.LATE] = row[c.STARTED] = row[c.ENDED] = row[c.FIRST_MEMBER] = NONE
+            row[c.M_WEIGHT], row[c.M_PRIORITY] = place.sharing
+            row[c.SLOT], row[c.MEMBERS] = slot, come
+            row[c.M_ORDER] = ticket.number * self.orders + slot // len(self.queue_names)
+            if priced is None:
+                row[c.MEMBERS] += 1  # it never starts
+            else:
+                self._price(row, priced, place.offers[number].is_eager)
+                row[c.M_SHARE] = self._folder.share(places, number, classes)
+                if row[c.M_SHARE] != NONE:
+                    uses = self.calendar.shares.uses_of(row[c.M_SHARE])
+                    row[c.M_NODES] = self._nodes_for(place, uses)
+            rows.append(row)
+        return np.array(rows, np.int64).reshape(-1, c.MEETING_COLUMNS)[place.kinds]
 
-    def _nodes_for(self, ranks: tuple[int, ...], turn: int, count: int) -> int:
+    @staticmethod
+    def _price(row: list[int], priced: Priced, is_eager: bool) -> None:
+        """When an exchange begins to flow and what holds it, with both ends of an eager message or its sender alone."""
+        row[c.IS_EAGER], row[c.M_ALONE] = is_eager, priced.share.alone_ps
+        row[c.BOTH_FIXED], row[c.BOTH_BOUND] = priced.share.fixed_ps, BOUNDS.index(priced.share.bound)
+        row[c.M_FIXED], row[c.M_BOUND] = priced.alone.fixed_ps, BOUNDS.index(priced.alone.bound)
+
+    def _slot(self, place: Place, classes: Partition) -> int:
+        """The queue in which an exchange's owner waits: the sender of a transfer, or the lowest of a collective."""
+        standing = {int(classes.standing[member.rank]): member.part for member in place.members if member.sends}
+        standing = standing or {int(classes.standing[member.rank]): member.part for member in place.members}
+        rank = min(standing)
+        (name,) = standing[rank].program.link_queues
+        return rank * len(self.queue_names) + self.queue_names.index(name)
+
+    def _nodes_for(self, place: Place, count: int) -> int:
         """Where a group keeps its uses; exchanges of one group never overlap, for its members come one by one."""
-        key = (ranks, min(turn, 0))
+        key = (place.ranks, place.is_transfer)
         first, room = self._nodes.get(key, (0, 0))
         if room < count:
             first = self.calendar.reserve_nodes(count)
@@ -281,10 +286,11 @@ class CompiledCluster(Machines):
 
     def run_until(self, ticket: CompiledTicket) -> None:
         """As `Cluster.run_until`."""
-        if ticket.end_ps == NONE and ticket.cause is None:
-            reason = self.calendar.run(ticket.row)
-            self._collect()
-            if reason == c.DRY:
+        if not ticket.is_over:
+            event = Event(awaited=ticket)
+            self._history.append(event)
+            if self._let_pass(event) == c.DRY:
+                self._tell_apart()
                 raise self._deadlock()
         if ticket.cause is not None:
             raise ticket.cause
@@ -294,24 +300,47 @@ class CompiledCluster(Machines):
         if type(ps) is not int or ps < self.now_ps:
             raise ConfigError(f"cannot advance to {ps!r} ps: the clock stands at {self.now_ps}; give a later int")
         if ps > self.now_ps:
-            self.calendar.run(until_ps=ps)
-            self._collect()
+            event = Event(until_ps=ps)
+            self._history.append(event)
+            self._let_pass(event)
+
+    def _let_pass(self, event: Event) -> int:
+        ticket = event.awaited
+        reason = self.calendar.run(NONE if ticket is None else ticket.row, event.until_ps)
+        self._collect()
+        return reason
+
+    def _tell_apart(self) -> None:
+        """Errors name cards: let each of them stand for itself."""
+        if self._classes is not None and not self._classes.is_discrete:
+            tickets = [event.submitted for event in self._history if event.submitted is not None]
+            self._repeat(self._folder.unfolded([ticket.matching for ticket in tickets]))
+
+    def _change(self, resource: int, capacity_per_s: int) -> None:
+        """Change a capacity; a card or link that is not as others any more is told apart from them."""
+        before = self.calendar.resources[resource].capacity_per_s
+        if self.in_flight:
+            self._folder.mark(resource)
+            self._regroup()
+            self._history.append(Event(resource=resource, capacities_per_s=(before or 0, capacity_per_s)))
+        self.calendar.set_capacity(resource, capacity_per_s)
 
     def _deadlock(self) -> DeadlockError:
         return deadlock_of(self.now_ps, tuple(waiters(self.calendar, self.in_flight, self.queue_names)))
 
     def _collect(self) -> None:
         """Take what has ended out of the tables."""
-        for ticket in list(self.in_flight):
+        for ticket in [ticket for ticket in self.in_flight if ticket.row != NONE]:
             done = int(self.calendar.memory.rows(c.TICKETS)[ticket.row, c.DONE])
             if done == NONE:
                 continue
             self.in_flight.remove(ticket)
             self._fill(ticket)
-            orphan = next((e for e in ticket.encounters if e.turn == TRANSFER and e.missing), None)
-            if orphan is not None:
-                rank = orphan.missing[0]
-                ticket.cause = ProgramError(f"{orphan.name} was sent, and rank {rank} never receives it")
+            for place in ticket.matching.places:
+                if place.is_transfer and (orphan := next(place.orphans, None)) is not None:
+                    name = place.encounter(orphan[0]).name
+                    ticket.cause = ProgramError(f"{name} was sent, and rank {orphan[1]} never receives it")
+                    break
             ticket.end_ps = done
             self.ledger.add(ticket.columns, ticket.exchanged)
             self._release(ticket)
@@ -320,40 +349,43 @@ class CompiledCluster(Machines):
 
     def _fill(self, ticket: CompiledTicket) -> None:
         """Copy what a ticket's programs did out of the tables."""
-        memory = self.calendar.memory
-        ticket.cards = [
+        assert self._classes is not None
+        memory, standing = self.calendar.memory, self._classes.standing
+        cards = [
             CardSpans(
                 rank, run.program, self.queue_names, memory.rows(c.SPANS, run.out, run.program.count).copy(), run.ops
             )
             for rank, run in ticket.runs.items()
         ]
-        ticket.spans = SpanTable(ticket.cards)
+        ticket.spans = SpanTable(cards, {rank: int(standing[rank]) for rank in ticket.asked}, ticket.matching)
         ticket.columns = ticket.spans.columns
-        rows = memory.rows(c.MEETINGS, ticket.first_meeting, len(ticket.encounters))
-        met = [(int(rows[n, c.ENDED]), n) for n in range(len(ticket.encounters)) if rows[n, c.ENDED] != NONE]
-        for ended, number in sorted(met):
-            encounter, row = ticket.encounters[number], rows[number]
-            assert encounter.message is not None
-            dispatches = [party.dispatch_ps for party in encounter.parties.values()]
-            if row[c.IS_EAGER] and row[c.ARRIVED] == 1:
-                dispatches = [encounter.parties[encounter.ranks[0]].dispatch_ps]
-            demand = self._wires.cost(encounter.message, encounter.ranks, max(dispatches)).demand
-            started = int(row[c.STARTED])
-            ticket.exchanged.append(Exchanged(encounter.message, encounter.ranks, started, ended, demand))
+        held = []
+        for place in ticket.matching.places:
+            rows = memory.rows(c.MEETINGS, ticket.bases[id(place)], place.count)
+            turns = np.flatnonzero(rows[:, c.ENDED] != NONE)
+            alone = (rows[turns, c.IS_EAGER] == 1) & (rows[turns, c.ARRIVED] == 1)
+            times = rows[turns, c.STARTED], rows[turns, c.ENDED]
+            held.append(Held(place, turns, *times, alone, self._folder.demand))
+        ticket.exchanged = ExchangeTable(held)
 
     def _release(self, ticket: CompiledTicket) -> None:
         """Leave a ticket's rows to others."""
         memory, lengths = self.calendar.memory, {id(run.ops): len(run.ops) for run in ticket.runs.values()}
         memory.release(c.TICKETS, ticket.row, 1)
-        memory.release(c.MEETINGS, ticket.first_meeting, len(ticket.encounters))
-        for batch in ticket.batches:
-            batch.release()
+        if ticket.meetings:
+            count = sum(place.count for place, _ in ticket.meetings)
+            memory.release(c.MEETINGS, ticket.meetings[0][1], count)
+        if self._classes is not None and self._classes.is_discrete:  # else all may have to be repeated
+            for batch in ticket.batches:
+                batch.release()
+            ticket.batches.clear()
         for key, first in ticket.ops_at.items():
             memory.release(c.OPS, first, lengths[key])
-        for rank, run in ticket.runs.items():
+        for run in ticket.runs.values():
             memory.release(c.SPANS, run.out, run.program.count)
             memory.release(c.SEMAPHORES, run.semaphores, len(run.timeline.semaphores))
             memory.release(c.LINKS, run.first_link, run.links)
             memory.release(c.RUNS, run.row, 1)
+        for rank, run in ticket.asked.items():
             if self._latest.get(rank) is run:
                 del self._latest[rank]

@@ -81,6 +81,7 @@ class Shares:
     def __init__(self, resources: Resources, memory: Memory) -> None:
         self.resources, self.memory = resources, memory
         self._known: dict[Hashable, int] = {}
+        self._rows: dict[tuple[int, bytes, bytes], int] = {}
 
     def of(self, demand: Demand) -> int:
         """The row of a demand's share; its resources stand there with the indices that they have in the demand."""
@@ -89,11 +90,18 @@ class Shares:
         if found is None:
             share = share_of(demand, self.resources)
             uses = np.stack(share.columns, axis=1)
-            units = [unit.index for unit in share.exclusive]
-            first_use = self.memory.append(USES, uses)
-            first_unit = self.memory.append(UNITS, np.array(units, np.int64))
-            row = [(share.bound, first_use, len(uses), first_unit, len(units))]
-            found = self._known[key] = self.memory.append(SHARES, np.array(row, np.int64))
+            units = np.array([unit.index for unit in share.exclusive], np.int64)
+            found = self._known[key] = self.add(share.bound, uses, units)
+        return found
+
+    def add(self, bound: int, uses: Ints, units: Ints) -> int:
+        """A share: uses [n, 3] are resources, coefficients and loads, `units` those that it must own."""
+        key = (bound, uses.tobytes(), units.tobytes())
+        found = self._rows.get(key)
+        if found is None:
+            first_use, first_unit = self.memory.append(USES, uses.reshape(-1, 3)), self.memory.append(UNITS, units)
+            row = (bound, first_use, len(uses), first_unit, len(units))
+            found = self._rows[key] = self.memory.append(SHARES, np.array([row], np.int64))
         return found
 
     def uses_of(self, row: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -189,6 +190,11 @@ class Batch:
                 filled[here] = sizes.type_of(ref).dtype.bytes_of(counted)
         return found
 
+    @cached_property
+    def meets_alike(self) -> bool:
+        """Whether no exchange but all-to-alls differs by rank."""
+        return all(self.has_exchange(lane) or self.kind_of(lane).message is None for lane in self.lanes.tolist())
+
     def _one_by_one(self, job: Job) -> None:
         """Cost every lane of a job by itself."""
         for places, asked in zip(job.places, job.asked, strict=True):
@@ -248,6 +254,27 @@ class LaneOps(Ops):
     def __init__(self, batch: Batch, place: int, base: Ops) -> None:
         super().__init__(_Made(batch, place, base), base.asked, batch.shares)
         self.batch, self.place, self.base = batch, place, base
+
+    def kind(self, site: int) -> Op:
+        """As `Ops.kind`."""
+        return self.base[site]
+
+    def lane(self, site: int) -> int:
+        """As `Ops.lane`."""
+        number = int(self.asked[site])
+        return number if self.batch.has_exchange(number) else NONE
+
+    @property
+    def likeness(self) -> object:
+        """As `Ops.likeness`; the places of shares in their table tell nothing, for amounts say what they are."""
+        rows = self.batch.rows[self.place].copy()
+        rows[:, SHARE] = NONE
+        return id(self.base), rows.tobytes(), self.batch.amounts[self.place].tobytes()
+
+    @property
+    def exchanges(self) -> object:
+        """As `Ops.exchanges`: ranks of a batch differ in the bytes of all-to-alls alone, or else in others' too."""
+        return (id(self.batch), id(self.base)) if self.batch.meets_alike else id(self)
 
     @property
     def actions(self) -> Ints:

@@ -26,6 +26,24 @@ class Ops(OpColumns):
         self.made, self.asked, self._shares = made, asked, shares
         self._use: tuple[Ints, Ints] | None = None
 
+    def kind(self, site: int) -> Op:
+        """An operation with the action, group and dispatch of a site's; its message may be that of another rank."""
+        return self[site]
+
+    def lane(self, site: int) -> int:
+        """The question of a site whose message is to be had of a batch, for many ranks at once; else NONE."""
+        return NONE
+
+    @property
+    def likeness(self) -> object:
+        """What is equal of ranks that do the same in the same time, whomever they send to."""
+        return id(self)
+
+    @property
+    def exchanges(self) -> object:
+        """What is equal of ranks whose exchanges are the same, save for the bytes of all-to-alls."""
+        return id(self)
+
     @cached_property
     def actions(self) -> Ints:
         """What is done at each site, by its number in the order of `Action`."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from types import MappingProxyType
 from typing import overload
 
 import numpy as np
@@ -15,6 +14,7 @@ from ..span import BOUNDS, Span, in_order
 from ..span_columns import CardColumns, by_standing
 from .flatten import FlatProgram
 from .machine import NONE, S_BOUND, S_END, S_ISSUED, S_LATE, S_START
+from .meetings import Matching, Place
 
 
 class CardSpans:
@@ -47,24 +47,68 @@ class CardSpans:
                     place = calls[row], positions[row], mnemonics[sites[row]]
                     yield Span(self.rank, name, *place, issued, begun, ended, BOUNDS[bound], late)
 
+    def of(self, rank: int, late: Ints) -> CardSpans:
+        """The same of another card that this one stands for, which waited for others: `late` by row."""
+        rows = self.rows.copy()
+        rows[:, S_LATE] = late
+        return CardSpans(rank, self.program, self._queues, rows, self.ops)
+
 
 class SpanTable(Sequence[Span]):
-    """All spans of a submission, in order; `standing` tells by rank which card stands for it, if not it itself."""
+    """All spans of a submission, in order.
 
-    def __init__(self, cards: Sequence[CardSpans], standing: Mapping[int, int] = MappingProxyType({})) -> None:
-        self.cards, self.standing = cards, standing
-        self._count = sum(int(card.ended.sum()) for card in cards)
+    `cards` are those that ran; `standing` says for every rank of the submission which of them stands for it.
+    """
+
+    def __init__(self, cards: Sequence[CardSpans], standing: Mapping[int, int], matching: Matching) -> None:
+        self.cards, self.standing, self._matching = cards, standing, matching
+        self._of = {card.rank: card for card in cards}
+        self._count = sum(int(self._of[card].ended.sum()) for card in standing.values())
+        self._is_folded = len(cards) < len(standing)
+
+    def card(self, rank: int) -> CardSpans:
+        """What a card did."""
+        standing = self._of[self.standing[rank]]
+        return standing.of(rank, self._late(rank)) if self._is_folded else standing
 
     @cached_property
     def columns(self) -> tuple[CardColumns, ...]:
         """What every card did that stands for itself or others."""
-        own = {card.rank: card for card in self.cards}
-        standing = by_standing({*own, *self.standing}, self.standing)
-        return tuple(own[rank].columns(ranks) for rank, ranks in standing.items())
+        ranks = by_standing(self.standing, self.standing)
+        return tuple(self.card(rank).columns(alike) for rank, alike in ranks.items())
+
+    def _late(self, rank: int) -> Ints:
+        """For every row of a card whom it waited for."""
+        part, first, places = self._matching.parts[rank]
+        late = np.full(self._of[self.standing[rank]].program.count, NONE)
+        turns, rows = part.turns(first), part.rows
+        for channel, place in enumerate(places):
+            own = part.channel_of == channel
+            late[rows[own]] = self._late_at(place)[turns[own]]
+        return late
+
+    def _late_at(self, place: Place) -> Ints:
+        """For every turn of a place whom the others waited for, the lowest of those who came last."""
+        found = self._known_late.get(id(place))
+        if found is None:
+            members = sorted(place.members, key=lambda member: member.rank)
+            rows = [self._of[self.standing[member.rank]].rows[member.rows, S_ISSUED] for member in members]
+            issued = np.stack(rows)
+            last, ranks = issued.max(axis=0), np.array([member.rank for member in members])
+            found = np.where(issued.min(axis=0) == last, NONE, ranks[(issued == last).argmax(axis=0)])
+            if place.is_transfer:
+                eager = np.array([offer.is_eager for offer in place.offers])[place.kinds]
+                found[eager & (found == place.ranks[1])] = NONE  # it was sent already
+            self._known_late[id(place)] = found
+        return found
+
+    @cached_property
+    def _known_late(self) -> dict[int, Ints]:
+        return {}
 
     @cached_property
     def _made(self) -> list[Span]:
-        return in_order(span for card in self.cards for span in card.spans())
+        return in_order(span for rank in self.standing for span in self.card(rank).spans())
 
     def __len__(self) -> int:
         return self._count

@@ -20,8 +20,9 @@ class InFlight(Protocol):
     """A submission that waits."""
 
     row: int
-    first_meeting: int
-    encounters: list[Encounter]
+
+    def at(self, meeting: int) -> Encounter:
+        """The exchange of a meeting."""
 
     @property
     def runs(self) -> Mapping[int, UnderWay]:
@@ -66,7 +67,7 @@ def _lacks(calendar: CompiledCalendar, ticket: InFlight, run: UnderWay, entry: i
     memory = calendar.memory
     link = memory.rows(c.RUNS)[run.row, c.R_LINKS] + memory.rows(c.ENTRIES)[entry, c.LINK]
     number = int(memory.rows(c.LINKS)[link, 0])
-    encounter, row = ticket.encounters[number - ticket.first_meeting], memory.rows(c.MEETINGS)[number]
+    encounter, row = ticket.at(number), memory.rows(c.MEETINGS)[number]
     if row[c.STARTED] != NONE:
         held = _held(calendar, int(row[c.SLOT]))
         return f"{encounter.name}, which {stands_still(held) if held else 'is under way'}"

@@ -39,17 +39,20 @@ def told(cluster: Any, ticket: Any) -> dict[str, Any]:
             "spans": sorted(ticket.spans),
             "exchanged": sorted(map(str, ticket.exchanged)),
             "times": (ticket.start_ps, ticket.end_ps),
-            "columns": [(card.ranks, *(column.tolist() for column in columns(card))) for card in ticket.columns],
-            "usage": [cluster.usage(card.rank) for card in cluster.cards],
-            "links": cluster.ledger.links(),
+            "columns": {rank: columns(card) for card in ticket.columns for rank in card.ranks},
         }
     return found
 
 
 def columns(card: CardColumns) -> list[Any]:
-    """Every column of what a card did."""
-    named = ("queues", "calls", "positions", "sites", "issued_ps", "start_ps", "end_ps", "bounds", "late")
-    return [getattr(card, name) for name in named]
+    """Every column of what a card did, save who was late, whom spans name."""
+    named = ("queues", "calls", "positions", "sites", "issued_ps", "start_ps", "end_ps", "bounds")
+    return [getattr(card, name).tolist() for name in named]
+
+
+def used(cluster: Any) -> Any:
+    """What all submissions that have ended used."""
+    return [cluster.usage(card.rank) for card in cluster.cards], cluster.ledger.links()
 
 
 def pair(rig: Any, cards: int, kind: str, overrides: Mapping[str, str]) -> tuple[Any, CompiledCluster]:
@@ -91,7 +94,9 @@ def test_random_programs_run_as_under_simpy(
         reference = told(one.cluster, submit(one, one.cluster, texts, calls, tokens))
         assert reference["error"] in ("deadlock", str(wrong)) or "differ" in reference["error"]
         return
-    assert told(compiled, ticket) == told(one.cluster, submit(one, one.cluster, texts, calls, tokens))
+    found, wanted = told(compiled, ticket), told(one.cluster, submit(one, one.cluster, texts, calls, tokens))
+    assert found == wanted
+    assert found["error"] or used(compiled) == used(one.cluster)
 
 
 @settings(max_examples=100, deadline=None)
@@ -117,7 +122,7 @@ def test_submissions_in_flight_together_share_and_queue_up_as_under_simpy(
                 cluster.set_capacity(0, change, 10**9 + stop)
             elif change and cards > 1:
                 cluster.set_link_capacity(0, 1, 10**8 + stop)
-        told_by.append([told(cluster, ticket) for ticket in tickets])
+        told_by.append([*(told(cluster, ticket) for ticket in tickets), used(cluster)])
     assert told_by[0] == told_by[1]
 
 
@@ -137,5 +142,5 @@ def test_programs_in_turn_wait_for_one_another_as_under_simpy(rig: Any, data: st
             programs = {body: one.program(body) for body in dict.fromkeys(texts)}
             parts = [one.submission(r, programs[body]) for r, body in enumerate(texts)]
             tickets.append(cluster.submit(parts, in_turn=True))
-        told_by.append([told(cluster, ticket) for ticket in tickets])
+        told_by.append([*(told(cluster, ticket) for ticket in tickets), used(cluster)])
     assert told_by[0] == told_by[1]
