@@ -39,6 +39,7 @@ from .lowering.stage import SHARE, STATES, LoweringOptions, Sampling
 from .lowering.standing import standing_extents
 from .lowering.weights import WeightBuffer
 from .memory import Footprint, JobMemory, footprint
+from .offload import in_host_memory
 from .ownership import Ownership, ownership
 from .portions import Portion, portions
 from .routing import Routing, routed_extents, step_routing
@@ -75,7 +76,7 @@ class JobPlan:
     with windows or chunks let pages go that they read no more; `kv_policy` says how their memory is reserved. `routing`
     says what experts get where numbers do not (None: they do), and `expert_room` how many times an even share of rows
     may arrive at a card (None: as many as `routing` sends, at least twice an even share). `latent` orders latent
-    attention's products.
+    attention's products. `offload` is the share of expert layers whose experts live in host memory.
     """
 
     graph: Graph
@@ -103,6 +104,7 @@ class JobPlan:
     routing: Routing | None = None
     expert_room: float | None = None
     latent: LatentOrder = LatentOrder()
+    offload: float = 0.0
     _built: dict[tuple[Layout, int, Variant], BuiltProgram] = field(default_factory=dict, compare=False, repr=False)
 
     def requests(self) -> list[Request]:
@@ -317,6 +319,7 @@ class JobPlan:
                 self.kv_pages,
                 self.cache,
                 self.latent,
+                self.offload,
             )
             self._built[key] = build(self.graph, self.layout, rank, options)
         return self._built[key]
@@ -421,10 +424,11 @@ class JobPlan:
         """Bytes of a rank's weights by bucket and by element type, scales apart."""
         twin = self.classes[rank]
         if twin not in self._weight_bytes:
-            total: Counter[str] = Counter()
-            for weight, count in self.built(twin, self.variants[0]).held.groups():
+            total, built = Counter[str](), self.built(twin, self.variants[0])
+            for weight, count in ((one, 1) for one in built.weights) if self.offload else built.held.groups():
+                where = "host " if self.offload and in_host_memory(built.program, weight) else ""
                 for kind, num_bytes in weight.bytes_by_kind().items():
-                    total[f"{weight.bucket} {kind}"] += count * num_bytes
+                    total[f"{where}{weight.bucket} {kind}"] += count * num_bytes
             self._weight_bytes[twin] = dict(sorted(total.items()))
         return self._weight_bytes[twin]
 

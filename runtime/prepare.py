@@ -31,6 +31,7 @@ from .lowering.latent_order import ORDERS, LatentOrder
 from .lowering.passes.cache import CodedCache
 from .lowering.passes.fuse import parse_fusions
 from .lowering.stage import Sampling
+from .offload import offload_of
 from .placement import place, straddling
 from .plan import JobPlan, Lengths
 from .quantised_weights import activations_of, holding_of, weights_warnings
@@ -126,6 +127,7 @@ def prepare(job: Job, *, any_dtype: bool = False, checkpoint: Checkpoint | None 
         routing=None if job.payload else routing_of(job, checkpoint.graph),
         expert_room=parse_room(job.expert_room),
         latent=latent_order_of(job),
+        offload=offload_of(job.offload, checkpoint.graph),
     )
     ignores_stop = job.ignore_eos or job.batch is not None
     return Prepared(

@@ -58,6 +58,7 @@ NOT_MODELLED = (
     "freeing of KV pages that fell out of a window, unless --kv-pages ideal asks for it: they are kept to the end",
     "heat, power limits and faults: the clock stays where the card's file puts it",
     "mapping of physical memory under address ranges (--kv-policy virtual): its calls are counted and take no time",
+    "how much memory the host has (--offload): its link takes time, and nothing else",
     "vision towers, training steps, speculative decoding, prefix caching and preemption",
     "kernel autotuning: unit times follow a first-cut tile schedule, not a vendor's library",
 )

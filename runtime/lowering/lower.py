@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...isa.check import check_program
 from ...isa.program import Binding, Program
@@ -13,6 +13,7 @@ from .decoder import lower_stage
 from .passes.cache import code_caches
 from .passes.compose import Missing, compose
 from .passes.fuse import fuse
+from .passes.offload import offload_experts
 from .passes.packed import fuse_decoding, quantise_inputs
 from .passes.rewrite import Rewritten
 from .passes.window import DEQUANTISE_MATMUL
@@ -68,9 +69,14 @@ def build(graph: Graph, layout: Layout, rank: int, options: LoweringOptions) -> 
         program, decoding = fuse_decoding(program, options.native, options.queue_of)
     composed = compose(program, options.native, options.queue_of)
     fused, joined = fuse(composed.program, options.fuse, options.native, options.queue_of)
-    return BuiltProgram(
-        fused, stage.held, (*coded, *quantised, *decoding, *composed.rewritten, *joined), composed.missing
-    )
+    rewritten = (*coded, *quantised, *decoding, *composed.rewritten, *joined)
+    if options.offload:
+        fused, loads, copies = offload_experts(fused, options.offload, options.queue_of)
+        copied = (
+            replace(change, block=new) for new, old in copies.items() for change in rewritten if change.block == old
+        )
+        rewritten = (*rewritten, *copied, *loads)
+    return BuiltProgram(fused, stage.held, rewritten, composed.missing)
 
 
 def place(built: BuiltProgram, arena: ArenaPlan) -> LoweredProgram:

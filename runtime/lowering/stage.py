@@ -90,6 +90,7 @@ class LoweringOptions:
     kv_pages: KvPages = "unified"
     cache: CodedCache | None = None
     latent: LatentOrder = LatentOrder()
+    offload: float = 0.0
 
     @property
     def most_copies(self) -> int:

@@ -63,6 +63,7 @@ def test_a_budget_is_what_the_allocator_holds(model: str, layout: str) -> None:
         ("Kimi-K3", "tp=2,dp=2,ep=4", {"batch": 6}),
         ("gpt-oss-120b", "tp=2", {"kv_dtype": "fp8", "kv_scales": "head"}),
         ("DeepSeek-V3.2", "tp=2,pp=2", {"kv_policy": "virtual", "kv_granule": "3000"}),
+        ("Llama-4-Maverick", "tp=2,pp=2", {"offload": "experts=0.6"}),
         ("Llama-3.1-405B", "tp=4", {"kv_policy": "preallocated", "weights": "int4", "group": 32}),
     ],
 )
