@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 from .dtype import FP32, DType
@@ -130,14 +131,14 @@ class LatentShape:
         expanded, absorbed = self.ops(queries, length)
         return expanded if self.expands(queries, length) else absorbed
 
-    @property
+    @cached_property
     def by_order(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
         """(new, cached) tokens of the sequences with new ones: those that are expanded, and those that are absorbed."""
         pairs = [pair for pair in zip(self.q_lens, self.kv_lens, strict=True) if pair[0]]
-        expands = [self.expands(*pair) for pair in pairs]
+        expands = {pair: self.expands(*pair) for pair in set(pairs)}
         chosen: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
-        for pair, is_expanded in zip(pairs, expands, strict=True):
-            chosen[not is_expanded].append(pair)
+        for pair in pairs:
+            chosen[not expands[pair]].append(pair)
         return chosen
 
     @property
