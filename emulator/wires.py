@@ -165,10 +165,10 @@ class Wires:
         known = self._shares.get(id(alike))
         if known is None:
             share = share_of(Demand(alike.fixed_ps, alike.alone_ps, Amounts(resources, alike.amounts)), self._resources)
-            order = np.argsort(resources)
+            place_of = np.zeros(len(self._resources), np.int64)
+            place_of[resources] = np.arange(len(resources))
             units = np.array([unit.index for unit in share.exclusive], np.int64)
-            places = [order[np.searchsorted(resources[order], some)] for some in (share.columns[0], units)]
-            known = self._shares[id(alike)] = alike, places[0], places[1], share
+            known = self._shares[id(alike)] = alike, place_of[share.columns[0]], place_of[units], share
         _, uses, units, share = known
         times = alike.fixed_ps, alike.alone_ps, alike.bound
         return GroupShare(*times, share.bound, resources[uses], *share.columns[1:], np.sort(resources[units]))

@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 from pydantic import BaseModel, Field, StrictInt, ValidationInfo, field_validator, model_validator
 
 from ..isa.errors import ConfigError
@@ -16,8 +17,9 @@ from .choices import Choice, ChoiceSpec, Group, ProtocolSpec, choose
 from .collectives.protocol import Protocol
 from .evidence import EvidenceKind, Quantity, weakest
 from .kinds import KINDS, check_kind, wiring_of
-from .levels import LevelSpec, ShapeFields, Wired, build, cards_of, check_levels
-from .link import Link, LinkOverride, LinkSpec
+from .levels import Built, LevelSpec, ShapeFields, build, cards_of, check_levels
+from .link import LinkOverride, LinkSpec
+from .link_columns import LinkColumns, Links
 from .policy import Routing
 from .specfile import read_mapping, validated
 from .topology import Topology
@@ -103,7 +105,7 @@ class ClusterSpec(ShapeFields):
         return self
 
     def _check_links(self) -> None:
-        wires = {wire[:2] for wire in _built(self)[0]} if self.links else set()
+        wires = _built(self).ends if self.links else set()
         seen: set[tuple[int, int]] = set()
         for index, link in enumerate(self.links):
             ends = (link.source, link.target)
@@ -196,31 +198,30 @@ def _as_fault(check: Any) -> None:
 
 @lru_cache(maxsize=64)
 def _topology(spec: ClusterSpec) -> Topology:
-    wires, switches, reducing = _built(spec)
+    built = _built(spec)
     kind = spec.levels[0].kind if len(spec.levels) == 1 else spec.kind
     grid = spec.levels[0] if len(spec.levels) == 1 else spec
     return Topology(
         kind,
         spec.cards,
-        _links(spec, wires, switches),
-        switches,
+        _links(spec, built),
+        built.switches,
         spec.routing or _usual_routing(spec),
         grid.dims,
         tuple(level.of for level in reversed(spec.levels)),
-        reducing,
+        built.reducing,
     )
 
 
-def _built(spec: ClusterSpec) -> tuple[Sequence[Wired], int, frozenset[int]]:
-    """The wires of a cluster with the link of each, its switches, and the nodes of those that reduce."""
-    if spec.kind == "single":
-        return (), 0, frozenset()
+def _built(spec: ClusterSpec) -> Built:
+    """The wires of a cluster."""
     levels = spec.levels
-    if not levels:
+    if spec.kind == "single":
+        levels = ()
+    elif not levels:
         shape = {name: getattr(spec, name) for name in ShapeFields.model_fields}
         levels = (LevelSpec.model_construct(name=spec.kind, kind=spec.kind, of=spec.cards, link=spec.link, **shape),)
-    built = build(levels)
-    return built.wires, built.switches, built.reducing
+    return build(levels)
 
 
 def _usual_routing(spec: ClusterSpec) -> Routing:
@@ -229,20 +230,26 @@ def _usual_routing(spec: ClusterSpec) -> Routing:
     return Routing(policy="ecmp" if branches else "shortest", stripes=levels[-1].planes)
 
 
-def _links(spec: ClusterSpec, wires: Sequence[Wired], switches: int) -> tuple[Link, ...]:
-    names = [str(card) for card in range(spec.cards)] + [f"s{switch}" for switch in range(switches)]
-    overrides = {(link.source, link.target): link for link in spec.links}
-    alike = {id(wire[2]): wire[2].facts() for wire in wires}
-    links = []
-    for source, target, like, level in wires:
-        bandwidth, latency, overhead, forwarding, packet = alike[id(like)]
-        down = False
-        if overrides and (own := overrides.get((source, target))) is not None:
-            bandwidth = own.bandwidth_bytes_per_s.value if own.bandwidth_bytes_per_s else bandwidth
-            latency, down = own.latency_ps.value if own.latency_ps else latency, own.down
-        name = f"{names[source]}>{names[target]}"
-        links.append(Link(source, target, bandwidth, latency, name, overhead, forwarding, packet, down, level))
-    return tuple(links)
+def _links(spec: ClusterSpec, built: Built) -> Links:
+    """The links of a cluster: each like its wire's, unless the spec says otherwise of it."""
+    facts = [like.facts() for like in built.links]
+    per_s, latency_ps, overhead_ps, stores, packets = (
+        np.array([fact[n] == "store_and_forward" if n == 3 else fact[n] for fact in facts])[built.like]
+        if facts
+        else np.zeros(0, np.int64)
+        for n in range(5)
+    )
+    down = np.zeros(len(built.source), bool)
+    for own in spec.links:
+        where = (built.source == own.source) & (built.target == own.target)
+        down[where] = own.down
+        if own.bandwidth_bytes_per_s:
+            per_s[where] = own.bandwidth_bytes_per_s.value
+        if own.latency_ps:
+            latency_ps[where] = own.latency_ps.value
+    columns = built.source, built.target, per_s, latency_ps, overhead_ps, stores, packets, down, built.level
+    cards = spec.cards
+    return Links(LinkColumns(*columns), lambda node: str(node) if node < cards else f"s{node - cards}")
 
 
 def cluster_names() -> tuple[str, ...]:
@@ -309,7 +316,7 @@ def resized(spec: ClusterSpec, cards: int) -> ClusterSpec:
             raise ConfigError(f"{where}: it has units of {unit} cards, of which there may be more or fewer, but whole")
         content["levels"] = (*spec.levels[:-1], spec.levels[-1].model_copy(update={"of": cards // unit}))
     bare = validated(ClusterSpec, content, where)
-    wires = {wire[:2] for wire in _built(bare)[0]}
+    wires = _built(bare).ends
     kept = tuple(link for link in spec.links if (link.source, link.target) in wires)
     dropped = [f"{link.source}>{link.target}" for link in spec.links if link not in kept]
     note = f"resized from {spec.name}, {spec.cards} cards"

@@ -6,9 +6,14 @@ import difflib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
 
 from ..isa.errors import ConfigError
+
+Ints = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,12 @@ class Wiring:
     wires: tuple[tuple[int, int], ...]
     switches: int = 0
     tiers: tuple[int, ...] = ()
+
+    @cached_property
+    def columns(self) -> tuple[Ints, Ints, Ints]:
+        """Sources, targets and tiers of the wires."""
+        source, target = np.array(self.wires, np.int64).reshape(-1, 2).T
+        return source, target, np.array(self.tiers or (0,) * len(self.wires), np.int64)
 
 
 Wire = Callable[[int, Shape], Wiring]

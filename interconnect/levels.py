@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, model_validator
 
 from ..isa.errors import ConfigError
 from .evidence import Quantity
-from .kinds import Shape, Wiring, check_kind, wiring_of
+from .kinds import Ints, Shape, check_kind, wiring_of
 from .link import LinkSpec
 
 MAX_CARDS = 65_536
@@ -62,16 +63,25 @@ class LevelSpec(ShapeFields):
         return [number for link in (self.link, *self.uplinks) for number in link.quantities()]
 
 
-Wired = tuple[int, int, LinkSpec, int]
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Built:
-    """The wires of all levels: (source, target, link, level), how many switches, and which nodes of them reduce."""
+    """The wires of all levels as columns, how many switches there are, and which nodes of them reduce.
 
-    wires: tuple[Wired, ...]
+    Wire i leads from `source[i]` to `target[i]`, is like `links[like[i]]` and stands at level `level[i]`.
+    """
+
+    source: Ints
+    target: Ints
+    like: Ints
+    level: Ints
+    links: tuple[LinkSpec, ...]
     switches: int
     reducing: frozenset[int]
+
+    @property
+    def ends(self) -> set[tuple[int, int]]:
+        """The pairs of nodes that are joined, (source, target)."""
+        return set(zip(self.source.tolist(), self.target.tolist(), strict=True))
 
 
 def cards_of(levels: Sequence[LevelSpec]) -> int:
@@ -104,31 +114,33 @@ def check_levels(levels: Sequence[LevelSpec]) -> None:
 def build(levels: Sequence[LevelSpec]) -> Built:
     """Wire all levels, innermost first, unit by unit, rail by rail, plane by plane: that is the order of link ids."""
     cards, inside = cards_of(levels), 1
-    wires: list[Wired] = []
+    links: list[LinkSpec] = []
+    wires: list[tuple[Ints, Ints, Ints, Ints]] = []
     node, reducing = cards, set[int]()
     tops: list[range] = []  # the switches of every unit of the level below, one a plane, where its kind is a switch
     for number, level in enumerate(levels):
         here: list[range] = []
+        likes, first_like = (level.link, *level.uplinks), len(links)
+        links += likes
         for unit in range(cards // (inside * level.of)):
             first = node
             for ends in _ends(level, unit, inside, tops):
                 wiring = wiring_of(level.kind, len(ends), level.kind_shape)
+                source, target, tiers = wiring.columns
+                like = first_like + np.minimum(tiers, len(likes) - 1)
+                nodes = np.concatenate((np.array(ends), np.zeros(wiring.switches, np.int64)))
                 for _ in range(level.planes):
-                    nodes = [*ends, *range(node, node + wiring.switches)]
-                    wires += _placed(wiring, nodes, level, number)
+                    nodes[len(ends) :] = np.arange(wiring.switches) + node
+                    wires.append((nodes[source], nodes[target], like, np.full(len(source), number)))
                     node += wiring.switches
             here.append(range(first, node))
             if level.switch_reduces:
                 reducing.update(here[-1])
         tops, inside = here, inside * level.of
-    return Built(tuple(wires), node - cards, frozenset(reducing))
-
-
-def _placed(wiring: Wiring, nodes: list[int], level: LevelSpec, number: int) -> Iterator[Wired]:
-    links = (level.link, *level.uplinks)
-    tiers: Any = wiring.tiers or (0,) * len(wiring.wires)
-    for (source, target), tier in zip(wiring.wires, tiers, strict=True):
-        yield nodes[source], nodes[target], links[min(tier, len(links) - 1)], number
+    source, target, like, at = (
+        np.concatenate([np.zeros(0, np.int64), *(row[column] for row in wires)]) for column in range(4)
+    )
+    return Built(source, target, like, at, tuple(links), node - cards, frozenset(reducing))
 
 
 def _ends(level: LevelSpec, unit: int, inside: int, tops: list[range]) -> Iterator[Sequence[int]]:

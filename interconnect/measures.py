@@ -111,7 +111,7 @@ def diameter(topology: Topology) -> Diameter:
         count = max(2, MOST_ROUTES // each)
         sources = np.unique(np.linspace(0, cards - 1, count).astype(np.int64))
         method = f"from {len(sources)} cards, evenly spread, to all others"
-    latency = np.array([link.latency_ps for link in topology.links], np.int64)
+    latency = topology.columns.latency_ps
     hops = longest = 0
     rows = max(1, AT_ONCE // each)
     for first in range(0, len(sources) if cards > 1 else 0, rows):
@@ -142,7 +142,7 @@ def _levels(spec: ClusterSpec) -> list[str]:
     names: list[str] = []
     inside = 0  # links in one unit of the level below
     for number, level in enumerate(spec.levels):
-        unit = len(build(spec.levels[: number + 1]).wires)
+        unit = len(build(spec.levels[: number + 1]).source)
         units = math.prod(outer.of for outer in spec.levels[number + 1 :])
         names += [level.name] * (units * (unit - level.of * inside))
         inside = unit

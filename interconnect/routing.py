@@ -161,9 +161,10 @@ class Router:
         if policy.metric == "hops":
             return np.asarray(float(WAYS_INSIDE) ** self.topology.columns.level)
         size = policy.message_bytes * PS_PER_S
-        return np.array(
-            [link.latency_ps + -(-size // link.bandwidth_bytes_per_s) for link in self.topology.links], float
+        columns = zip(
+            self.topology.columns.latency_ps.tolist(), self.topology.columns.bandwidth_bytes_per_s.tolist(), strict=True
         )
+        return np.array([latency_ps - (-size // per_s) for latency_ps, per_s in columns], float)
 
 
 def _joined(flows: int, parts: Sequence[tuple[Ints, Ints]], stripes: int) -> Routes:

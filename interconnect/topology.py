@@ -2,38 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from ..isa.errors import ConfigError
 from .link import Link
+from .link_columns import Ints, LinkColumns, Links
 from .policy import SHORTEST, Routing
-
-Ints = np.ndarray[Any, np.dtype[Any]]
-
-
-@dataclass(frozen=True, eq=False)
-class LinkColumns:
-    """One entry a link, by its id: int64 arrays, and bools for `stores` and `down`."""
-
-    source: Ints
-    target: Ints
-    bandwidth_bytes_per_s: Ints
-    latency_ps: Ints
-    overhead_ps: Ints
-    stores: Ints
-    packet_bytes: Ints
-    down: Ints
-    level: Ints
-
-    @property
-    def facts(self) -> tuple[Ints, ...]:
-        """What decides how long bytes take: bandwidths, latencies, overheads, which store, and packets."""
-        return self.bandwidth_bytes_per_s, self.latency_ps, self.overhead_ps, self.stores, self.packet_bytes
 
 
 @dataclass(frozen=True)
@@ -47,7 +25,7 @@ class Topology:
 
     kind: str
     cards: int
-    links: tuple[Link, ...]
+    links: Sequence[Link]
     switches: int = 0
     routing: Routing = SHORTEST
     dims: tuple[int, ...] = ()
@@ -57,10 +35,10 @@ class Topology:
     def __post_init__(self) -> None:
         if self.cards < 1 or self.switches < 0:
             raise ConfigError(f"a topology needs cards >= 1, switches >= 0; got {self.cards}, {self.switches}")
-        nodes = self.nodes
-        for link in self.links:
-            if 0 <= link.source < nodes and 0 <= link.target < nodes and link.source != link.target:
-                continue
+        nodes, (source, target) = self.nodes, (self.columns.source, self.columns.target)
+        lost = (source < 0) | (source >= nodes) | (target < 0) | (target >= nodes) | (source == target)
+        for link_id in np.flatnonzero(lost).tolist():
+            link = self.links[link_id]
             raise ConfigError(
                 f"link {link.name} leads from node {link.source} to node {link.target}; "
                 f"it must join two different nodes from 0 to {nodes - 1}"
@@ -71,7 +49,9 @@ class Topology:
 
     @cached_property
     def _hash(self) -> int:  # routes and plans are cached by topology, and may look it up for every instruction
-        return hash((self.kind, self.cards, len(self.links), self.links[:8], self.switches, self.routing, self.shape))
+        return hash(
+            (self.kind, self.cards, len(self.links), tuple(self.links[:8]), self.switches, self.routing, self.shape)
+        )
 
     @property
     def sides(self) -> tuple[int, ...]:
@@ -91,32 +71,21 @@ class Topology:
     @cached_property
     def columns(self) -> LinkColumns:
         """The links as arrays."""
-        links, count = self.links, len(self.links)
-        return LinkColumns(
-            np.fromiter((link.source for link in links), np.int64, count),
-            np.fromiter((link.target for link in links), np.int64, count),
-            np.fromiter((link.bandwidth_bytes_per_s for link in links), np.int64, count),
-            np.fromiter((link.latency_ps for link in links), np.int64, count),
-            np.fromiter((link.overhead_ps for link in links), np.int64, count),
-            np.fromiter((link.forwarding == "store_and_forward" for link in links), bool, count),
-            np.fromiter((link.packet_bytes for link in links), np.int64, count),
-            np.fromiter((link.down for link in links), bool, count),
-            np.fromiter((link.level for link in links), np.int64, count),
-        )
+        return self.links.columns if isinstance(self.links, Links) else LinkColumns.of(self.links)
 
     @cached_property
     def outgoing(self) -> tuple[tuple[int, ...], ...]:
         """For each node the ids of the links that leave it, ascending."""
-        return self._ids_by([link.source for link in self.links])
+        return self._ids_by(self.columns.source)
 
     @cached_property
     def incoming(self) -> tuple[tuple[int, ...], ...]:
         """For each node the ids of the links that reach it, ascending."""
-        return self._ids_by([link.target for link in self.links])
+        return self._ids_by(self.columns.target)
 
-    def _ids_by(self, ends: list[int]) -> tuple[tuple[int, ...], ...]:
+    def _ids_by(self, ends: Ints) -> tuple[tuple[int, ...], ...]:
         ids: list[list[int]] = [[] for _ in range(self.nodes)]
-        for link_id, node in enumerate(ends):
+        for link_id, node in enumerate(ends.tolist()):
             ids[node].append(link_id)
         return tuple(tuple(row) for row in ids)
 

@@ -92,8 +92,10 @@ def _share_of_columns(demand: Demand, amounts: Amounts, resources: Resources) ->
         return None
     if index.min() < 0 or index.max() >= len(resources) or amounts.amounts.min() < 1:
         return None
-    if len(np.unique(index)) < len(index):
-        return None
+    named = np.zeros(len(resources), bool)
+    named[index] = True
+    if np.count_nonzero(named) < len(index):
+        return None  # one is named twice
     rates = scaled_rates(amounts.amounts, alone_ps, known.shift[index])
     if rates is None:
         return None

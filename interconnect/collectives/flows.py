@@ -25,14 +25,15 @@ NEARLY = 1 - 1e-12  # floats choose the busiest link but for ties this close, wh
 
 @dataclass(frozen=True, eq=False)
 class PlacedPattern:
-    """A pattern of steps on a topology: `crossings` at links, entry i being share `shares[i]` of its transfer.
+    """A pattern of steps on a topology: at which links the flows cross, flow p * stripes + s being shares s of pair p.
 
-    Entries stand in order of their links' bandwidths, those of `bandwidths[i]` from place `classes[i]` on.
+    Transfer i is of pair `pairs[i]`. Entries stand in order of their links' bandwidths, those of `bandwidths[i]` from
+    place `classes[i]` on.
     """
 
     pattern: Pattern
     crossings: Incidence
-    shares: Ints
+    pairs: Ints
     stripes: int
     bandwidths: tuple[int, ...]
     classes: Ints
@@ -40,8 +41,9 @@ class PlacedPattern:
 
     def loads(self, bytes_of: Ints) -> Ints:
         """Bytes on `crossings.ids` in every step, int64 [steps, links]."""
-        crossings = self.crossings
-        return loads(bytes_of[self.pattern.rows], crossings.columns, self.shares, crossings.starts, self.stripes)
+        return loads(
+            bytes_of[self.pattern.rows], self.pairs, self.stripes, self.crossings.columns, self.crossings.starts
+        )
 
     def flow_terms(self, bytes_of: Ints, loads: Ints) -> list[dict[int, int]]:
         """Bytes and bandwidths of every step, whose quotients sum up to how long its bytes flow alone."""
@@ -84,7 +86,7 @@ class PlacedShape:
         total = np.zeros(self.links, np.int64)
         terms: list[Terms] = [{} for _ in range(self.plan.num_steps)]
         for placed in self.patterns:
-            steps = max(1, AT_ONCE // max(1, len(placed.crossings.columns)))
+            steps = max(1, AT_ONCE // max(1, len(placed.crossings.columns), len(placed.pairs)))
             for first in range(0, len(placed.pattern.steps), steps):
                 some = placed if first == 0 and steps >= len(placed.pattern.steps) else _cut(placed, first, steps)
                 loads = some.loads(bytes_of)
@@ -237,7 +239,8 @@ class _Ways:
     def placed(self, plan: Plan, pattern: Pattern, pairs: Ints) -> PlacedPattern:
         """A pattern's transfers as crossings of links."""
         routes, stripes = self._routes, self._routes.stripes
-        flows = (pairs[:, None] * stripes + np.arange(stripes)).reshape(-1)
+        some, which = (pairs, np.arange(len(pairs))) if plan.uses_switch else np.unique(pairs, return_inverse=True)
+        flows = (some[:, None] * stripes + np.arange(stripes)).reshape(-1)
         counts = routes.hops[flows]
         entry = np.repeat(np.arange(len(flows)), counts)
         first = routes.starts[flows] - (np.cumsum(counts) - counts)
@@ -248,11 +251,12 @@ class _Ways:
         order = np.argsort(self._place[links], kind="stable")
         entry, links = entry[order], links[order]
         starts = np.flatnonzero(np.r_[True, np.diff(links) != 0]) if len(links) else np.zeros(0, np.int64)
-        crossings = Incidence(links[starts], (entry // stripes).astype(np.int32), starts)
+        crossings = Incidence(links[starts], entry.astype(np.int32), starts)
         rates, classes = np.unique(self._bandwidth[crossings.ids], return_index=True)
         stored = self._stored(pairs) if self._stores.any() else None
-        shares = (entry % stripes).astype(np.int8)  # fewer than 128, as policy and levels have it
-        return PlacedPattern(pattern, crossings, shares, stripes, tuple(rates.tolist()), classes, stored)
+        return PlacedPattern(
+            pattern, crossings, which.astype(np.int32), stripes, tuple(rates.tolist()), classes, stored
+        )
 
     def _unmerged(self, plan: Plan, pattern: Pattern, entry: Ints, links: Ints) -> Ints:
         """What meets on its way to a reducing switch, or parts on its way from it, crosses a link once a part."""

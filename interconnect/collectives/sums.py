@@ -9,22 +9,27 @@ from .plan import Ints
 
 
 @njit(cache=True)
-def loads(sizes: Ints, columns: Ints, shares: Ints, starts: Ints, stripes: int) -> Ints:
+def loads(sizes: Ints, pairs: Ints, stripes: int, flows: Ints, starts: Ints) -> Ints:
     """Bytes at every place in every step, int64 [steps, places], from the sizes of transfers, [steps, transfers].
 
-    At place i share `shares[e]` of transfer `columns[e]` counts for every entry e from `starts[i]` to the next one's;
-    a transfer is cut evenly into `stripes` shares, the first ones a byte longer.
+    A transfer is of pair `pairs[i]` and cut evenly into `stripes` shares, the first ones a byte longer. At place i the
+    flows `flows[starts[i]]` to the next one's count, flow p * stripes + s being the shares s of pair p.
     """
     found = np.zeros((len(sizes), len(starts)), np.int64)
+    bytes_of = np.empty((pairs.max() + 1) * stripes, np.int64)
     for step in range(len(sizes)):
-        base = sizes[step] // stripes
-        longer = sizes[step] - base * stripes
+        bytes_of[:] = 0
+        for transfer in range(len(pairs)):
+            size = sizes[step, transfer]
+            base, first = size // stripes, pairs[transfer] * stripes
+            longer = size - base * stripes
+            for share in range(stripes):
+                bytes_of[first + share] += base + (share < longer)
         for place in range(len(starts)):
-            end = starts[place + 1] if place + 1 < len(starts) else len(columns)
+            end = starts[place + 1] if place + 1 < len(starts) else len(flows)
             total = 0
             for entry in range(starts[place], end):
-                transfer = columns[entry]
-                total += base[transfer] + (shares[entry] < longer[transfer])
+                total += bytes_of[flows[entry]]
             found[step, place] = total
     return found
 
