@@ -71,7 +71,7 @@ class Machines(ABC):
         )
         ports = [card.ports for card in self.cards]
         self._wires = Wires(spec, topology, self.link_resources, ports, choose, self.placement, table.resources)
-        self.ledger = Ledger(self.cards, topology.links, self.link_resources, self.placement)
+        self.ledger = Ledger(self.cards, topology, self.link_resources, self.placement, len(table.resources))
 
     @property
     @abstractmethod

@@ -14,7 +14,7 @@ from .op_columns import use_of
 from .span_columns import CardColumns, alike_all_along
 
 LINK = "link"
-Met = Mapping[tuple[int, str], Sequence[tuple[int, int]]]
+Met = Mapping[tuple[int, str], Ints]
 
 
 class SiteUse(NamedTuple):
@@ -78,7 +78,7 @@ class UnitsUsed:
         times, busy = times[order], busy[order]
         for number, unit in enumerate(self.units):
             own = times[busy[:, number]]
-            others = [np.array(met[key], np.int64) for card, met in parts if (key := (card.rank, unit)) in met]
+            others = [met[key] for card, met in parts if (key := (card.rank, unit)) in met]
             if others:
                 total[number] = covered_ps(np.concatenate((own, *others)))
             elif len(own):

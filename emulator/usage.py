@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ..interconnect.link import Link
+import numpy as np
+
+from ..interconnect.topology import Topology
+from .calendar.solver import Ints
 from .card import Card
 from .exchange import Exchanged
+from .exchange_use import Times, alike, asked
 from .intervals import covered_ps
 from .span_columns import CardColumns
 from .units.rates import capacities, ps_for
 from .units_used import LINK, UnitsUsed
 
-Interval = tuple[int, int]
+NOBODY = -1
 
 
 class Usage(NamedTuple):
@@ -35,32 +38,45 @@ class Ledger:
     """What submissions used of cards and links, added up."""
 
     def __init__(
-        self, cards: Sequence[Card], links: Sequence[Link], link_resources: Sequence[int], nodes: Sequence[int]
+        self, cards: Sequence[Card], topology: Topology, link_resources: range, nodes: Sequence[int], resources: int
     ) -> None:
-        self._cards, self._links, self._link_resources = cards, links, link_resources
+        self._cards, self._topology, self._link_resources = cards, topology, link_resources
         self._owner = {index: (card.rank, unit) for card in cards for unit, index in card.resources.items()}
-        rank_of = {node: rank for rank, node in enumerate(nodes)}
-        self._source = {index: rank_of.get(link.source) for index, link in zip(link_resources, links, strict=True)}
+        rank_of = np.full(topology.nodes, NOBODY)
+        rank_of[list(nodes)] = np.arange(len(nodes))
+        self._source = rank_of[topology.columns.source]
         self._units = UnitsUsed(cards)
-        self._amounts: Counter[tuple[int, str]] = Counter()  # of exchanges
-        self._alone_ps: Counter[int] = Counter()
-        self._links_busy: Counter[int] = Counter()
-        self._links_open: defaultdict[int, list[Interval]] = defaultdict(list)
-        self._link_bytes: Counter[int] = Counter()
+        self._amounts = np.zeros(resources, np.int64)  # of exchanges
+        self._alone_ps = np.zeros(len(cards), np.int64)
+        self._links_busy_ps = np.zeros(len(link_resources), np.int64)
+        self._links_open = Times()
 
     def add(self, cards: Sequence[CardColumns], exchanged: Sequence[Exchanged]) -> None:
         """Add the instructions and exchanges of a submission that have ended."""
-        met: defaultdict[tuple[int, str], list[Interval]] = defaultdict(list)
-        for one in exchanged:
-            self._add_exchanged(one, met)
-        self._units.add(cards, met)
+        met = Times()
+        for one in alike(exchanged):
+            ranks, demand = list(one.first.ranks), one.first.demand
+            self._alone_ps[ranks[:1] if one.first.is_transfer else ranks] += demand.alone_ps * one.count
+            resources, amounts = asked(demand, one.count)
+            self._amounts[resources] += amounts
+            first, last = self._link_resources.start, self._link_resources.stop
+            on_links = (resources >= first) & (resources < last)
+            self._links_open.add(resources[on_links] - first, one.times)
+            met.add(resources[~on_links], one.times)
+        self._units.add(cards, {self._owner[index]: times for indices, times in met.groups() for index in indices})
 
     def settle(self) -> None:
         """Nothing that will be added started before all that has been added ended: its intervals can be summed up."""
         self._units.settle()
-        for index, intervals in self._links_open.items():
-            self._links_busy[index] += covered_ps(intervals)
+        self._links_busy_ps += self._links_open_ps()
         self._links_open.clear()
+
+    def _links_open_ps(self) -> Ints:
+        """How long each link was busy in what is not summed up yet."""
+        busy_ps = np.zeros(len(self._link_resources), np.int64)
+        for links, times in self._links_open.groups():
+            busy_ps[links] = covered_ps(times)
+        return busy_ps
 
     def card(self, rank: int) -> dict[str, Usage]:
         """Usage of a card by unit: tensor, vector, dma0 and on, host, hbm, link."""
@@ -68,35 +84,29 @@ class Ledger:
         busy, amounts = self._units.of(rank)
         usage = {}
         for unit in card.resources:
-            amount, clocked = amounts[unit] + self._amounts[rank, unit], unit in card.clocked
+            amount, clocked = amounts[unit] + int(self._amounts[card.resources[unit]]), unit in card.clocked
             demanded_ps = ps_for(amount, card.spec.clock_hz if clocked else capacity[unit])
             counts = (amount, None) if clocked else (None, amount)
             usage[unit] = Usage(busy[unit], demanded_ps, *counts)
-        num_bytes = sum(n for index, n in self._link_bytes.items() if self._source[index] == rank)
-        usage[LINK] = Usage(busy[LINK], self._alone_ps[rank], None, num_bytes)
+        num_bytes = int(self._link_bytes[self._source == rank].sum())
+        usage[LINK] = Usage(busy[LINK], int(self._alone_ps[rank]), None, num_bytes)
         return usage
+
+    @property
+    def _link_bytes(self) -> Ints:
+        return self._amounts[self._link_resources.start : self._link_resources.stop]
 
     def links(self) -> list[Usage]:
         """Usage of every directed link, by its id in the topology."""
-        return [
-            Usage(
-                self._links_busy[index] + covered_ps(self._links_open.get(index, ())),
-                ps_for(self._link_bytes[index], link.bandwidth_bytes_per_s),
-                None,
-                self._link_bytes[index],
-            )
-            for index, link in zip(self._link_resources, self._links, strict=True)
-        ]
+        return self._usage_of(np.arange(len(self._link_resources)))
 
-    def _add_exchanged(self, exchanged: Exchanged, met: Mapping[tuple[int, str], list[Interval]]) -> None:
-        """Add a collective or transfer; `met` gets the times in which it kept units of cards busy."""
-        interval = (exchanged.start_ps, exchanged.end_ps)
-        for rank in exchanged.ranks[:1] if exchanged.is_transfer else exchanged.ranks:
-            self._alone_ps[rank] += exchanged.demand.alone_ps
-        for index, amount in exchanged.demand.amounts:
-            if index in self._owner:
-                self._amounts[self._owner[index]] += amount
-                met[self._owner[index]].append(interval)
-            else:
-                self._link_bytes[index] += amount
-                self._links_open[index].append(interval)
+    def used_links(self) -> Iterator[tuple[int, Usage]]:
+        """Ids and usage of the directed links that bytes crossed."""
+        used = np.flatnonzero(self._link_bytes)
+        return zip(used.tolist(), self._usage_of(used), strict=True)
+
+    def _usage_of(self, links: Ints) -> list[Usage]:
+        busy_ps = (self._links_busy_ps + self._links_open_ps())[links].tolist()
+        per_s = self._topology.columns.bandwidth_bytes_per_s[links].tolist()
+        columns = zip(busy_ps, self._link_bytes[links].tolist(), per_s, strict=True)
+        return [Usage(busy, ps_for(num_bytes, rate), None, num_bytes) for busy, num_bytes, rate in columns]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..emulator.exchange import Exchanged
+from ..emulator.exchange_use import Alike, alike, asked
 from ..emulator.machines import Machines
 from .layout import Layout
 from .report import AxisReport, CollectiveReport, LinkReport
@@ -22,9 +23,10 @@ def axis_of(layout: Layout, ranks: tuple[int, ...]) -> str:
 
 def link_reports(cluster: Machines, elapsed_ps: int) -> tuple[LinkReport, ...]:
     """Every directed link that bytes crossed in a job of `elapsed_ps`; unused links left out."""
+    links = cluster.topology.links
     return tuple(
         LinkReport(
-            name=link.name,
+            name=(link := links[number]).name,
             source=link.source,
             target=link.target,
             bytes=use.num_bytes,
@@ -32,8 +34,7 @@ def link_reports(cluster: Machines, elapsed_ps: int) -> tuple[LinkReport, ...]:
             bandwidth_bytes_per_s=link.bandwidth_bytes_per_s,
             utilisation=use.demanded_ps / elapsed_ps if elapsed_ps else 0.0,
         )
-        for link, use in zip(cluster.topology.links, cluster.ledger.links(), strict=True)
-        if use.num_bytes
+        for number, use in cluster.ledger.used_links()
     )
 
 
@@ -45,25 +46,27 @@ class _Sum:
     num_bytes: int = 0
     time_ps: Counter[int] = field(default_factory=Counter)
 
-    def add(self, exchange: Exchanged, num_bytes: int) -> None:
-        self.count += 1
+    def add(self, some: Alike, num_bytes: int) -> None:
+        self.count += some.count
         self.num_bytes += num_bytes
-        for rank in exchange.ranks:
-            self.time_ps[rank] += exchange.end_ps - exchange.start_ps
+        time_ps = some.time_ps
+        for rank in some.first.ranks:
+            self.time_ps[rank] += time_ps
 
 
 def collective_reports(
     cluster: Machines, layout: Layout, exchanges: Sequence[Exchanged]
 ) -> tuple[tuple[CollectiveReport, ...], tuple[AxisReport, ...]]:
     """A row for each kind of exchange along each axis, and one for each axis."""
-    links = set(cluster.link_resources)
+    links = cluster.link_resources
     by_kind: defaultdict[tuple[str, str], _Sum] = defaultdict(_Sum)
     by_axis: defaultdict[str, _Sum] = defaultdict(_Sum)
-    for exchange in exchanges:
-        axis = axis_of(layout, exchange.ranks)
-        num_bytes = sum(amount for resource, amount in exchange.demand.amounts if resource in links)
-        by_kind[axis, exchange.message.kind].add(exchange, num_bytes)
-        by_axis[axis].add(exchange, num_bytes)
+    for some in alike(exchanges):
+        axis = axis_of(layout, some.first.ranks)
+        resources, amounts = asked(some.first.demand, some.count)
+        num_bytes = int(amounts[(resources >= links.start) & (resources < links.stop)].sum())
+        by_kind[axis, some.first.message.kind].add(some, num_bytes)
+        by_axis[axis].add(some, num_bytes)
     kinds = tuple(
         CollectiveReport(
             axis=axis, kind=kind, count=sum_.count, bytes=sum_.num_bytes, time_ps=max(sum_.time_ps.values())
