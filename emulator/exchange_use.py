@@ -21,7 +21,7 @@ class Alike(NamedTuple):
     times: Ints
 
     @property
-    def count(self) -> int:
+    def number(self) -> int:
         """How many there are."""
         return len(self.times)
 

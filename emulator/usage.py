@@ -56,8 +56,8 @@ class Ledger:
         met = Times()
         for one in alike(exchanged):
             ranks, demand = list(one.first.ranks), one.first.demand
-            self._alone_ps[ranks[:1] if one.first.is_transfer else ranks] += demand.alone_ps * one.count
-            resources, amounts = asked(demand, one.count)
+            self._alone_ps[ranks[:1] if one.first.is_transfer else ranks] += demand.alone_ps * one.number
+            resources, amounts = asked(demand, one.number)
             self._amounts[resources] += amounts
             first, last = self._link_resources.start, self._link_resources.stop
             on_links = (resources >= first) & (resources < last)

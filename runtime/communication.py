@@ -35,6 +35,7 @@ def link_reports(cluster: Machines, elapsed_ps: int) -> tuple[LinkReport, ...]:
             utilisation=use.demanded_ps / elapsed_ps if elapsed_ps else 0.0,
         )
         for number, use in cluster.ledger.used_links()
+        if use.num_bytes
     )
 
 
@@ -47,7 +48,7 @@ class _Sum:
     time_ps: Counter[int] = field(default_factory=Counter)
 
     def add(self, some: Alike, num_bytes: int) -> None:
-        self.count += some.count
+        self.count += some.number
         self.num_bytes += num_bytes
         time_ps = some.time_ps
         for rank in some.first.ranks:
@@ -63,7 +64,7 @@ def collective_reports(
     by_axis: defaultdict[str, _Sum] = defaultdict(_Sum)
     for some in alike(exchanges):
         axis = axis_of(layout, some.first.ranks)
-        resources, amounts = asked(some.first.demand, some.count)
+        resources, amounts = asked(some.first.demand, some.number)
         num_bytes = int(amounts[(resources >= links.start) & (resources < links.stop)].sum())
         by_kind[axis, some.first.message.kind].add(some, num_bytes)
         by_axis[axis].add(some, num_bytes)
