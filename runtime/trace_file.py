@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from ..emulator.span_columns import CardColumns
 from ..isa.errors import ConfigError
 from .files import write_file
 from .rank_lists import parse_ranks
-from .run import RunResult
 from .terminal import ranges
 from .trace import TraceNames, write_trace
+
+if TYPE_CHECKING:
+    from .run import RunResult
 
 ALL = "all"
 MOST_SPANS = 1_000_000  # written unasked: some 300 MB, which Perfetto still opens

@@ -33,7 +33,7 @@ def test_every_option_reaches_the_job(siltwin: Cli, fakes: Any) -> None:
         *("--kv-dtype", "fp16", "--prompt", "a", "--prompt", "b", "--max-new-tokens", "9", "--ignore-eos"),
         *("--temperature", "0.5", "--top-k", "4", "--top-p", "0.9", "--seed", "7", "--chunk-tokens", "16"),
         *("--engine", "simpy", "--set", "hbm.bandwidth_bytes_per_s=3.2e12", "--set", "clock_hz=2GHz"),
-        *("--strict", "--raw-prompt", "--no-payload", "--scale"),
+        *("--strict", "--raw-prompt", "--no-payload", "--scale", "--routing", "zipf:1", "--expert-room", "full"),
     )
     assert result.exit_code == 0, result.output
     job = fakes.job
@@ -43,7 +43,7 @@ def test_every_option_reaches_the_job(siltwin: Cli, fakes: Any) -> None:
     assert (job.ignore_eos, job.temperature, job.top_k, job.top_p, job.seed) == (True, 0.5, 4, 0.9, 7)
     assert (job.chunk_tokens, job.engine, job.strict, job.raw_prompt) == (16, "simpy", True, True)
     assert job.overrides == (("hbm.bandwidth_bytes_per_s", "3.2e12"), ("clock_hz", "2GHz"))
-    assert (job.payload, job.logits) == (False, False)
+    assert (job.payload, job.logits, job.routing, job.expert_room) == (False, False, "zipf:1", "full")
 
 
 def test_what_is_not_given_keeps_the_jobs_defaults(siltwin: Cli, fakes: Any) -> None:
@@ -185,6 +185,7 @@ def test_every_command_has_help_and_every_option_says_what_it_does(siltwin: Cli)
     assert set(cli.commands) == {
         "run",
         "align",
+        "plan",
         "limits",
         "coverage",
         "cards",
