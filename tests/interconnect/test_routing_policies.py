@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siltwin.interconnect.cluster import ClusterSpec
+from siltwin.interconnect.cluster import ClusterSpec, load_cluster
 from siltwin.interconnect.link import Link
 from siltwin.interconnect.policy import Routing
 from siltwin.interconnect.routing import route, router
@@ -186,3 +186,14 @@ def test_on_any_graph_routes_exist_exactly_where_networkx_finds_them(nodes: int,
     else:
         with pytest.raises(ConfigError, match="no link leads from"):
             route(net, source, target)
+
+
+def test_shares_that_take_all_planes_alike_take_them_in_turn_and_a_hash_draws_only_beyond() -> None:
+    net = load_cluster("cloudmatrix-384").topology()
+    for source, target in ((0, 2), (5, 14), (17, 30), (0, 16), (3, 700)):
+        routes = router(net).routes(np.array([source]), np.array([target]))
+        ups = [net.links[link_id] for link_id in routes.links[routes.starts[:-1]].tolist()]
+        node = source // 16
+        assert [link.target - net.cards for link in ups] == [7 * node + plane for plane in range(7)]
+    one, other = (router(net).routes(np.array([source]), np.array([target])) for source, target in ((0, 16), (0, 18)))
+    assert [net.links[i].target for i in one.links[1::4]] != [net.links[i].target for i in other.links[1::4]]
