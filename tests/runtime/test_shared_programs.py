@@ -4,9 +4,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from siltwin.isa.dma import COPY
+from siltwin.isa.dtype import FP32
 from siltwin.isa.errors import ConfigError, NotYetError
+from siltwin.isa.instruction import TensorType
+from siltwin.isa.operands import Ref
+from siltwin.isa.program import Block, Extent, Issue, Program
+from siltwin.isa.work import Unit
 from siltwin.runtime.binding import step_bindings
 from siltwin.runtime.job import Job
+from siltwin.runtime.lowering.passes.compositions import Composing, NotComposed
+from siltwin.runtime.lowering.passes.rewrite import BlockEditor
+from siltwin.runtime.lowering.passes.window import Window
 from siltwin.runtime.lowering.standing import PART, VOCABULARY, experts_at, experts_first, latent_first
 from siltwin.runtime.plan import JobPlan
 from siltwin.runtime.prepare import prepare
@@ -83,6 +92,20 @@ def test_every_rank_binds_where_its_shares_begin():
     for rank, binding in enumerate(step_bindings(plan, plan.lanes(plan.requests()).next_step())):
         assert binding.extents[experts_first(count)] == (0,)
         assert binding.extents[PART] == (rank % 2,) and binding.extents[experts_at(count)] == (rank % 2 * count,)
+
+
+def test_passes_take_columns_that_begin_at_an_extent_for_any_of_their_buffer():
+    kinds = {"x": TensorType(FP32, (3, 2)), "wide": TensorType(FP32, (3, 8))}
+    first, own, some = Ref("wide", 0, 2), Ref("wide", 0, 2, "first"), Ref("wide", 4, 2)
+    body = tuple(Issue("q", i) for i in (COPY(first, Ref("x")), COPY(some, Ref("x")), COPY(Ref("x"), own)))
+    block = Block("b", (("x", kinds["x"]),), (("wide", kinds["wide"]),), body)
+    program = Program("p", ("q",), (Extent("first"),), (), (), (), (block,), ())
+    editor = BlockEditor(program, block, dict.fromkeys(Unit, "q"))
+    window = Window(editor, body, ())
+    assert window.only_readers(0, first) == [2] and window.only_readers(0, own) is None
+    with pytest.raises(NotComposed, match=r"%wide\[first:\+2\] begins where an extent says"):
+        Composing(editor).columns(own, 0, 1)
+    assert Composing(editor).columns(some, 1, 1) == Ref("wide", 5, 1)
 
 
 @pytest.mark.parametrize(("weights", "classes"), [(None, 1), ("mxfp4", 1)])

@@ -57,7 +57,9 @@ class Composing:
         self.parts += instructions
 
     def columns(self, ref: Ref, start: int, size: int) -> Ref:
-        """Columns of an operand, counted from its own first."""
+        """Columns of an operand, counted from its own first; NotComposed where each card binds that for itself."""
+        if ref.at is not None:
+            raise NotComposed(f"{ref} begins where an extent says")
         return Ref(ref.buffer, ref.start + start, size)
 
     def width(self, ref: Ref) -> int:

@@ -73,7 +73,9 @@ def _covers(written: Ref, ref: Ref) -> bool:
         return False
     if written.size is None or written == ref:
         return True
-    return ref.size is not None and written.start <= ref.start and ref.start + ref.size <= written.start + written.size
+    if ref.size is None or ref.at != written.at:
+        return False
+    return written.start <= ref.start and ref.start + ref.size <= written.start + written.size
 
 
 Found = tuple[tuple[Instruction, ...], Instruction]  # what gave way, and what stands in its place
