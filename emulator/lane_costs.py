@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..isa.activations import GROUPED_QUANTISE, GROUPED_QUANTISE_STATIC
 from ..isa.counts import LaneCounts
 from ..isa.dispatch import REGROUP
 from ..isa.errors import ProgramError
@@ -15,7 +16,7 @@ from ..isa.instruction import Instruction
 from ..isa.link import ALL_TO_ALL
 from ..isa.loads import Table, Values
 from ..isa.operands import Ref
-from ..isa.products import PACKED_GROUPED_MATMUL
+from ..isa.products import PACKED_GROUPED_MATMUL, QUANTISED_GROUPED_MATMUL
 from ..isa.program import Block, BlockShapes
 from ..isa.scaling import SCALE_ROUTED
 from ..isa.situ import GROUPED_SITU_GATED
@@ -25,7 +26,7 @@ from .calendar.solver import Ints
 # Instructions whose Work is made of sums and products alone, and so comes out right where a count is an array.
 IN_LANES: tuple[type[Instruction], ...] = (
     PERMUTE, GROUPED_MATMUL, PACKED_GROUPED_MATMUL, GROUPED_GATED, GROUPED_SITU_GATED, COMBINE, SCALE_ROUTED, REGROUP,
-    ALL_TO_ALL,
+    ALL_TO_ALL, GROUPED_QUANTISE, GROUPED_QUANTISE_STATIC, QUANTISED_GROUPED_MATMUL,
 )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from typing import Literal
 
 import numpy as np
 
+from .counts import total_of
 from .dtype import DTYPES, FP32, decode
 from .experts import check_counts, local_counts, memory_counts
 from .formats.form import Form
@@ -135,7 +136,7 @@ class GROUPED_QUANTISE(Instruction, opcode=0xC5, unit=Unit.VECTOR):
         return _work(s, rows, cols, self.x, rows * (self.form.element.bytes_of(cols) + scale_bytes), 2)
 
     def _rows(self, s: Sizes) -> int:
-        return sum(local_counts(self, s, self.extent, self.at, self.experts, s.shape(self.x)[0]))
+        return total_of(local_counts(self, s, self.extent, self.at, self.experts, s.shape(self.x)[0]))
 
     def execute(self, m: Memory) -> None:
         own = local_counts(self, m, self.extent, self.at, self.experts, m.shape(self.x)[0])
@@ -186,7 +187,7 @@ class GROUPED_QUANTISE_STATIC(Instruction, opcode=0xC7, unit=Unit.VECTOR):
 
     def work(self, s: Sizes) -> Work:
         own = local_counts(self, s, self.extent, self.at, self.experts, s.shape(self.x)[0])
-        rows, cols = sum(own), s.shape(self.x)[1]
+        rows, cols = total_of(own), s.shape(self.x)[1]
         return _work(s, rows, cols, self.x, rows * self.form.element.bytes_of(cols), 1)
 
     def execute(self, m: Memory) -> None:

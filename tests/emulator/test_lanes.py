@@ -49,24 +49,35 @@ wide : bf16[room, 256]
 half : bf16[room, 128]
 counts : int32[80]
 rows : int32[5]
+q : int8[room, 96]
+q_scales : fp32[room, 1]
+one : fp32[1, 1]
+q_codes : int8[5, 256, 96] weight
+code_scales : fp32[5, 256, 1] weight
 """
-BODY = """
+PER = "counts=%rows extent=local at=0"
+MXFP4, INT8 = "form=mxfp4/nibbles/1x32/fp32", "form=int8/plain/1x0/fp32"
+BODY = f"""
 dma0 | permute dst=%leaving slots=%slots x=%x ids=%ids extent=all first=0 experts=80 part=0 parts=1
 link | all_to_all dst=%arrived src=%leaving group=g send_counts=sent recv_counts=received
 dma1 | regroup dst=%leaving x=%arrived arriving=%arriving local=local members=16 experts=5 back=no
-tensor | grouped_matmul dst=%wide a=%leaving w=%w bias=- counts=%rows extent=local at=0
-tensor | packed_grouped_matmul dst=%wide a=%leaving codes=%codes scales=%scales form=F counts=%rows extent=local at=0 NO
-vector | grouped_gated dst=%half x=%wide counts=%rows extent=local at=0 experts=5 activation=silu
-vector | grouped_situ_gated dst=%half x=%wide counts=%rows extent=local at=0 experts=5 beta=4.0 linear_beta=25.0
+tensor | grouped_matmul dst=%wide a=%leaving w=%w bias=- {PER}
+tensor | packed_grouped_matmul dst=%wide a=%leaving codes=%codes scales=%scales {MXFP4} {PER} bias=- zeros=-
+vector | grouped_gated dst=%half x=%wide {PER} experts=5 activation=silu
+vector | grouped_situ_gated dst=%half x=%wide {PER} experts=5 beta=4.0 linear_beta=25.0
 vector | scale_routed x=%leaving slots=%slots weights=%weights extent=all at=0 experts=80
+vector | grouped_quantise dst=%q scales=%q_scales x=%leaving {INT8} amax=127.0 rule=nearest {PER} experts=5 phase=0
+vector | grouped_quantise_static dst=%q x=%leaving scales=%one {INT8} {PER} experts=5
+tensor | quantised_grouped_matmul dst=%wide a=%q a_scales=%q_scales codes=%q_codes scales=%code_scales {INT8} {PER} LAST
 vector | combine dst=%x x=%leaving slots=%slots weights=%weights extent=all at=0 experts=80
-""".replace("form=F", "form=mxfp4/nibbles/1x32/fp32").replace("NO\n", "bias=- zeros=- divisors=- index=- phase=0\n")
+""".replace("LAST", "bias=- index=- phase=0").replace("zeros=-", "zeros=- divisors=- index=- phase=0")
+FUSED = f"tensor | fused_grouped_matmul dst=%half a=%leaving w=%w bias=- {PER} activation=silu"
 
 UNITS = {"dma0": Unit.DMA, "dma1": Unit.DMA, "link": Unit.LINK, "tensor": Unit.TENSOR, "vector": Unit.VECTOR}
 NAMES = ("all", "sent", "received", "local")
 
 
-def layers(card: CardSpec) -> Program:
+def layers(card: CardSpec, more: str = "") -> Program:
     """A program that calls one block for each of some layers, with extents of the layer's own."""
     kinds = [line.split(" weight")[0] for line in BUFFERS.strip().split("\n")]
     spaces = ["weight" if line.endswith("weight") else "activation" for line in BUFFERS.strip().split("\n")]
@@ -74,7 +85,7 @@ def layers(card: CardSpec) -> Program:
     lines += [f"extent {name}.{layer}[]" for layer in range(LAYERS) for name in NAMES]
     lines += [f"group g {RANKS}", *(f"buffer {kind} {space}" for kind, space in zip(kinds, spaces, strict=True))]
     lines += ["block b", *(f"param {kind}" for kind in kinds), *(f"extent {name}[]" for name in NAMES)]
-    lines += [on_this(card, line) for line in BODY.strip().split("\n")] + ["end"]
+    lines += [on_this(card, line) for line in (BODY + more).strip().split("\n")] + ["end"]
     buffers = " ".join(kind.split(" :")[0] for kind in kinds)
     lines += [f"call b {buffers} | {' '.join(f'{name}.{layer}' for name in NAMES)}" for layer in range(LAYERS)]
     return assemble("\n".join(lines))
@@ -112,9 +123,9 @@ def bound(each: list[np.ndarray], tokens: int = 64, room: int = ROOM) -> list[Bi
     return [Binding(own, {"g": rank}) for rank, own in enumerate(extents)]
 
 
-def in_lanes_and_alone(card: CardSpec, bindings: list[Binding]) -> None:
+def in_lanes_and_alone(card: CardSpec, bindings: list[Binding], more: str = "") -> None:
     """Both ways of costing all ranks find the same."""
-    program = layers(card)
+    program = layers(card, more)
     cluster = CompiledCluster(card, make_cluster("single", 1, 10**10, 10**6).topology())
     timeline, calendar, first = Timeline(program), cluster.calendar, cluster.cards[0]
     found = lane_ops(timeline, Costs(timeline, card), first, calendar.shares, bindings)
@@ -157,6 +168,10 @@ def described(calendar: Any, ops: Ops) -> Any:
 )
 def test_every_rank_costs_in_lanes_what_it_costs_alone(card: str, kind: str, tokens: int, seed: int) -> None:
     in_lanes_and_alone(load_card(card), bound(loads(np.random.default_rng(seed), kind), tokens))
+
+
+def test_what_works_not_in_lanes_is_costed_rank_by_rank_beside_them() -> None:
+    in_lanes_and_alone(load_card("ascend-910c"), bound(loads(np.random.default_rng(2), "zipf")), FUSED)
 
 
 def test_all_instructions_that_claim_to_work_in_lanes_are_tried() -> None:
