@@ -48,7 +48,7 @@ def saved(directory: Path, raw: dict[str, Any]) -> Path:
 def run(path: Path, tokens: int, chunk: int, **options: Any) -> RunResult:
     ids = tuple((index * index + 3 * index) % 61 for index in range(tokens))
     asked = {"dtype": "float32", "kv_dtype": "float32", "prompt_ids": (ids,), "max_new_tokens": 2, "ignore_eos": True}
-    return run_job(Job(str(path), chunk_tokens=chunk, logits=True, **{**asked, **options}))
+    return run_job(Job(str(path), chunk_tokens=chunk, **{**asked, "logits": True, **options}))
 
 
 def prompt_logits(result: RunResult) -> np.ndarray:
@@ -68,6 +68,21 @@ def test_four_thousand_tokens_say_the_same_however_they_are_cut(tmp_path: Path, 
     wanted = prompt_logits(even)
     assert np.abs(prompt_logits(odd) - wanted).max() <= 1e-4 * wanted.std()
     assert even.report.requests[0].tokens == odd.report.requests[0].tokens
+
+
+def test_a_million_tokens_without_numbers_take_the_same_spans_on_both_calendars(tmp_path: Path) -> None:
+    """Each chunk of 32,768 tokens takes 2,048 pages of 16 tokens of 16 + 4 elements, and more time than the last."""
+    path, million, chunk = linear_and_latent(tmp_path, 1_048_576), 1_048_576, 32_768
+    asked = {"prompt_ids": (), "batch": 1, "input_len": million, "output_len": 0, "max_new_tokens": None}
+    options = {**asked, "payload": False, "logits": False}
+    simpy, compiled = (run(path, 0, chunk, engine=engine, **options) for engine in ("simpy", "compiled"))
+    assert simpy.spans == compiled.spans and simpy.memory == compiled.memory
+    kv = [(ps, delta) for ps, delta, tag in compiled.memory[0] if tag == "kv" and delta > 0]
+    starts = [record.start_ps for record in compiled.records]
+    assert len(starts) == 32
+    assert [sum(delta for ps, delta in kv if ps == start) for start in starts] == [chunk * 20 * 4] * 32
+    took = [record.end_ps - record.start_ps for record in compiled.records]
+    assert took == sorted(took) and took[-1] > 2 * took[0]
 
 
 @pytest.mark.long
