@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, overload
 
@@ -50,6 +50,7 @@ class Batch:
         self.lanes: Ints = np.zeros(0, np.int64)
         self._exchanges: dict[int, list[tuple[Mapping[str, Values], Lanes, Ints]]] = {}
         self._latest: tuple[int, Exchanges] | None = None
+        self._leaders: dict[Hashable, int] = {}
         self._taken: list[tuple[int, int, int]] = []
         self._plain: dict[int, bool] = {}
         self._ops: dict[tuple[int, str, int], Op] = {}
@@ -157,6 +158,11 @@ class Batch:
             for number in asked:
                 self._exchanges.setdefault(number, []).append((job.scalars, lanes, places))
 
+    def leader(self, number: int) -> int:
+        """The first question whose all-to-all moves the same as this one's: equal layers have equal loads."""
+        lanes = [(id(scalars), id(lanes)) for scalars, lanes, _ in self._exchanges[number]]
+        return self._leaders.setdefault((self.timeline.questions[number].form, *lanes), number)
+
     def has_exchange(self, number: int) -> bool:
         """Whether a question is an all-to-all of the lanes."""
         return number in self._exchanges
@@ -262,7 +268,7 @@ class LaneOps(Ops):
     def lane(self, site: int) -> int:
         """As `Ops.lane`."""
         number = int(self.asked[site])
-        return number if self.batch.has_exchange(number) else NONE
+        return self.batch.leader(number) if self.batch.has_exchange(number) else NONE
 
     @property
     def likeness(self) -> object:
