@@ -115,6 +115,11 @@ class JobPlan:
         ]
 
     @cached_property
+    def _asked(self) -> tuple[Request, ...]:
+        """The requests as they are asked for, to read lengths of."""
+        return tuple(self.requests())
+
+    @cached_property
     def largest(self) -> Binding:
         """The largest extents that any step binds on any card."""
         layout = self.layout
@@ -136,7 +141,7 @@ class JobPlan:
             "rows": rows,
             "pages": max(pages),
             "table_pages": longest,
-            CONTEXT: pool.pages_for(max(request.most_kv_tokens for request in self.requests())) * self.page_tokens,
+            CONTEXT: pool.pages_for(max(request.most_kv_tokens for request in self._asked)) * self.page_tokens,
             "positions": self.graph.max_position_embeddings,
             STATES: max(homes),
             **{reach.pages: self._most_pages(reach) for reach in self.limited_reaches},
@@ -155,7 +160,7 @@ class JobPlan:
     def _most_pages(self, reach: Reach) -> int:
         """Pages of a reach that the requests of one replica hold at most, all together."""
         pages = [0] * self.layout.dp
-        for request in self.requests():
+        for request in self._asked:
             new_tokens = max(1, min(request.prompt_len, self.chunk_tokens or request.prompt_len))
             held = reach.most_pages(request.most_kv_tokens, new_tokens, self.page_tokens)
             pages[request.index % self.layout.dp] += held
@@ -164,14 +169,14 @@ class JobPlan:
     @property
     def spare_pages(self) -> int:
         """Pages of the longest cached sequence: steps that compute it need the ones that it holds no more."""
-        return max(PagePool(self.page_tokens).pages_for(request.cached_len) for request in self.requests())
+        return max(PagePool(self.page_tokens).pages_for(request.cached_len) for request in self._asked)
 
     @property
     def _held(self) -> tuple[list[int], int, list[int]]:
         """Pages of every holder at the end of all requests, the most of one request, and requests kept by holder."""
         pool, layout = PagePool(self.page_tokens), self.layout
         pages, homes, longest = [0] * layout.holders, [0] * layout.holders, 1
-        for request in self.requests():
+        for request in self._asked:
             for share, holder in enumerate(layout.holders_of(request.index)):
                 held = pool.pages_for(self.local_tokens(request.index, share, request.most_kv_tokens))
                 pages[holder], longest = pages[holder] + held, max(longest, held)
@@ -184,12 +189,12 @@ class JobPlan:
         steps = self._steps_until_decode()
         if self.fills:
             most = max(step.tokens for step in steps)
-            for request in self.requests():
+            for request in self._asked:
                 for start in range(0, request.cached_len, most):
                     count = min(most, request.cached_len - start)
                     steps.append(Step(0, "prefill", (Entry(request.index, start, count, False),)))
         if self.chooses and self.layout.cp > 1:  # whose decode steps gather contexts, which grow
-            last = [(request.index, request.most_kv_tokens - 1) for request in self.requests()]
+            last = [(request.index, request.most_kv_tokens - 1) for request in self._asked]
             steps.append(Step(0, "decode", tuple(Entry(index, start, 1, True) for index, start in last)))
         return [portion for step in steps for portion in portions(self, step)]
 
