@@ -39,15 +39,24 @@ class Kind(NamedTuple):
     dtype: DType | None
 
 
+class Known(NamedTuple):
+    """An instruction under its cost: the number of its kind, and what one execution asks."""
+
+    op: Op  # kept alive, since its cost is found by its identity
+    kind: int
+    ops: int
+    num_bytes: int
+
+
 @dataclass
 class _Sum:
-    """Instructions of a kind added up: those that held time, over all cards."""
+    """Instructions of a kind added up, those that held time, over all cards; rates need no exact operations."""
 
     bounds: Ints = field(default_factory=lambda: np.zeros(len(BOUNDS), np.int64))
     executions: int = 0
     lasted_ps: int = 0
-    ops: int = 0
-    num_bytes: int = 0
+    ops: float = 0.0
+    num_bytes: float = 0.0
     count: int = 0
     least: tuple[int, ...] = ()
     most: tuple[int, ...] = ()
@@ -67,15 +76,16 @@ class PhaseTime:
 
     def __init__(self, card: CardSpec) -> None:
         self._card = card
-        self._kinds: defaultdict[Kind, _Sum] = defaultdict(_Sum)
+        self._numbers: dict[Kind, int] = {}
+        self._sums: list[_Sum] = []
         self._elapsed_ps = 0
         self._parts: dict[int, tuple[Block, tuple[str, ...]]] = {}
-        self._known: dict[tuple[int, int, int], tuple[Op, Kind, tuple[int, ...]]] = {}
+        self._known: dict[tuple[int, int, int], Known] = {}
 
     def add(self, found: Critical) -> None:
         """Add a stretch of time."""
         self._elapsed_ps += found.elapsed_ps
-        places: defaultdict[Kind, set[tuple[int, int]]] = defaultdict(set)
+        places: defaultdict[int, set[tuple[int, int]]] = defaultdict(set)
         for held in found.held:
             self._add_card(held, places)
         executed = {id(card.timeline): np.bincount(card.sites).tolist() for card in found.cards if len(card)}
@@ -84,36 +94,49 @@ class PhaseTime:
             once = Counter[int]()
             for timeline, site in sites:
                 once[timeline] += executed[timeline][site]
-            self._kinds[kind].count += max(sum(once[timeline] * n for timeline, n in own) for own in runs)
+            self._sums[kind].count += max(sum(once[timeline] * n for timeline, n in own) for own in runs)
 
-    def _add_card(self, held: Held, places: dict[Kind, set[tuple[int, int]]]) -> None:
+    def _add_card(self, held: Held, places: dict[int, set[tuple[int, int]]]) -> None:
         card, rows = held.card, held.rows
-        sites, where, executions = np.unique(card.sites[rows], return_inverse=True, return_counts=True)
-        bounds = np.zeros((len(sites), len(BOUNDS)), np.int64)
-        np.add.at(bounds, (where, card.bounds[rows]), held.own_ps)
-        lasted = np.zeros(len(sites), np.int64)
-        np.add.at(lasted, where, card.end_ps[rows] - card.start_ps[rows])
-        columns = (sites.tolist(), executions.tolist(), lasted.tolist())
-        for index, (site, times, lasted_ps) in enumerate(zip(*columns, strict=True)):
-            op = card.ops[site]
-            kind, numbers = self._kind(card.timeline.sites[site], op)
-            total, work = self._kinds[kind], op.cost.work
-            total.bounds += bounds[index]
-            total.executions += times
+        sites, where = np.unique(card.sites[rows], return_inverse=True)
+        asked, timeline = card.timeline.sites, id(card.timeline)
+        known = [self._instruction_of(asked[site], card.ops[site]) for site in sites.tolist()]
+        for site, one in zip(sites.tolist(), known, strict=True):
+            places[one.kind].add((timeline, site))
+        of_site = np.array([one.kind for one in known])
+        kinds, numbers = np.unique(of_site, return_inverse=True)
+        numbers = numbers[where]
+        bounds = np.zeros((len(kinds), len(BOUNDS)), np.int64)
+        np.add.at(bounds, (numbers, card.bounds[rows]), held.own_ps)
+        lasted = np.zeros(len(kinds), np.int64)
+        np.add.at(lasted, numbers, card.end_ps[rows] - card.start_ps[rows])
+        asks = np.array([(1, one.ops, one.num_bytes) for one in known], float)[where]
+        sums = [np.bincount(numbers, asks[:, column], len(kinds)) for column in range(3)]
+        columns = (kinds.tolist(), bounds, lasted.tolist(), *(column.tolist() for column in sums))
+        for kind, held_ps, lasted_ps, times, ops, num_bytes in zip(*columns, strict=True):
+            total = self._sums[kind]
+            total.bounds += held_ps
+            total.executions += int(times)
             total.lasted_ps += lasted_ps
-            total.ops += times * work.ops
-            total.num_bytes += times * _bytes_of(op, work)
-            total.spread(numbers)
-            places[kind].add((id(card.timeline), site))
+            total.ops += ops
+            total.num_bytes += num_bytes
 
-    def _kind(self, site: Site, op: Op) -> tuple[Kind, tuple[int, ...]]:
+    def _instruction_of(self, site: Site, op: Op) -> Known:
         key = (id(site.block), site.position, id(op.cost))
         found = self._known.get(key)
         if found is None:
             work, shape = op.cost.work, shape_text(op.cost.work)
             kind = Kind(self._part(site), site.instruction.mnemonic, shape.pattern, work.unit, work.dtype)
-            found = self._known[key] = (op, kind, shape.numbers)
-        return found[1:]
+            number = self._numbers.setdefault(kind, len(self._numbers))
+            if number == len(self._sums):
+                self._sums.append(_Sum())
+            self._sums[number].spread(shape.numbers)
+            found = self._known[key] = Known(op, number, work.ops, _bytes_of(op, work))
+        return found
+
+    @property
+    def _kinds(self) -> dict[Kind, _Sum]:
+        return dict(zip(self._numbers, self._sums, strict=True))
 
     def _part(self, site: Site) -> str:
         block = site.block

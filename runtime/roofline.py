@@ -27,7 +27,7 @@ def peak_ops_per_s(card: CardSpec, unit: Unit, dtype: DType | None) -> int | Non
     return None
 
 
-def ceiling(card: CardSpec, unit: Unit, dtype: DType | None, ops: int, num_bytes: int) -> Ceiling | None:
+def ceiling(card: CardSpec, unit: Unit, dtype: DType | None, ops: float, num_bytes: float) -> Ceiling | None:
     """What the card gives work of so many operations and bytes; None for what neither computes nor moves."""
     memory = card.hbm.attainable_bytes_per_s
     peak = peak_ops_per_s(card, unit, dtype)
