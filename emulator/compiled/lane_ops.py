@@ -49,7 +49,6 @@ class Batch:
         self.timeline, self.costs, self.card, self.shares, self.bindings = timeline, costs, card, shares, bindings
         self.lanes: Ints = np.zeros(0, np.int64)
         self._exchanges: dict[int, list[tuple[Mapping[str, Values], Lanes, Ints]]] = {}
-        self._latest: tuple[int, Exchanges] | None = None
         self._leaders: dict[Hashable, int] = {}
         self._taken: list[tuple[int, int, int]] = []
         self._plain: dict[int, bool] = {}
@@ -167,15 +166,8 @@ class Batch:
         """Whether a question is an all-to-all of the lanes."""
         return number in self._exchanges
 
-    def exchange(self, number: int, places: Ints | None = None) -> Exchanges:
-        """What ranks of the batch (all, unless told) send and get in the all-to-all of a question.
-
-        ProgramError as its Work. The latest of all ranks is kept.
-        """
-        if places is None:
-            if self._latest is None or self._latest[0] != number:
-                self._latest = number, self.exchange(number, np.arange(len(self.bindings)))
-            return self._latest[1]
+    def exchange(self, number: int, places: Ints) -> Exchanges:
+        """What some ranks of the batch send and get in the all-to-all of a question; ProgramError as its Work."""
         site = self.timeline.questions[number].site
         instruction = site.instruction
         assert isinstance(instruction, ALL_TO_ALL), f"{instruction} is no all-to-all"

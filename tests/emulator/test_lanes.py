@@ -143,7 +143,7 @@ def in_lanes_and_alone(card: CardSpec, bindings: list[Binding], more: str = "") 
         assert list(ops[rank]) == list(one)
         for number, op in enumerate(one.made):
             if op.message is not None:
-                moved = batch.exchange(number)
+                moved = batch.exchange(number, np.arange(RANKS))
                 assert tuple(moved.sent[rank].tolist()) == op.message.part_bytes
                 assert tuple(moved.received[rank].tolist()) == op.message.arriving_bytes
 
