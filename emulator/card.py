@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum, auto
+from functools import lru_cache
+from types import MappingProxyType
 from typing import NamedTuple
 
 from ..isa.control import HALT, SIGNAL, WAIT
@@ -53,6 +55,27 @@ class Op(NamedTuple):
     peer: int = -1
 
 
+@lru_cache(maxsize=64)
+def engines_of(spec: CardSpec) -> Mapping[str, str]:
+    """The copy engine of every queue that may use one."""
+    copying = [queue.name for queue in spec.queues if Unit.DMA in queue.units]
+    return MappingProxyType({name: f"dma{number % spec.dma.engines}" for number, name in enumerate(copying)})
+
+
+@lru_cache(maxsize=64)
+def unit_resources(spec: CardSpec) -> Mapping[str, tuple[str, int, bool]]:
+    """Kind, capacity a second and whether it serves one at a time, of each unit of a card."""
+    capacity, engine_of, found = capacities(spec), engines_of(spec), dict[str, tuple[str, int, bool]]()
+    engines = tuple(f"dma{number}" for number in range(spec.dma.engines))
+    used = [{*(unit.value for unit in queue.units), engine_of.get(queue.name, "")} for queue in spec.queues]
+    for unit in ("tensor", "vector", *engines, "host", "hbm"):
+        kinds = [queue.kind for queue, units in zip(spec.queues, used, strict=True) if unit in units]
+        exclusive = unit not in ("host", "hbm") and len(kinds) > 1 and all(kind == "unit" for kind in kinds)
+        kind = unit if unit in ("host", "hbm") else "unit"
+        found[unit] = kind, capacity["dma" if unit in engines else unit], exclusive
+    return MappingProxyType(found)
+
+
 class Card:
     """A card's resources, named by unit: tensor, vector, dma0 and on, host, hbm.
 
@@ -62,24 +85,10 @@ class Card:
 
     def __init__(self, calendar: ResourceTable, rank: int, spec: CardSpec) -> None:
         self.rank, self.spec = rank, spec
-        copying = [queue.name for queue in spec.queues if Unit.DMA in queue.units]
-        self.engine_of = {name: f"dma{number % spec.dma.engines}" for number, name in enumerate(copying)}
-        capacity = capacities(spec)
-        engines = tuple(f"dma{number}" for number in range(spec.dma.engines))
+        self.engine_of = engines_of(spec)
         self.resources: dict[str, int] = {}
-        for unit in ("tensor", "vector", *engines, "host", "hbm"):
-            kind = unit if unit in ("host", "hbm") else "unit"
-            per_s = capacity["dma" if unit in engines else unit]
-            exclusive = kind == "unit" and self._is_exclusive(unit)
+        for unit, (kind, per_s, exclusive) in unit_resources(spec).items():
             self.resources[unit] = calendar.add_resource(f"card {rank} {unit}", per_s, kind, exclusive)
-
-    def _is_exclusive(self, unit: str) -> bool:
-        queues = [queue for queue in self.spec.queues if unit in self._units_of(queue.name)]
-        return len(queues) > 1 and all(queue.kind == "unit" for queue in queues)
-
-    def _units_of(self, queue: str) -> set[str]:
-        units = {unit.value for entry in self.spec.queues if entry.name == queue for unit in entry.units}
-        return units | {self.engine_of[queue]} if queue in self.engine_of else units
 
     @property
     def clocked(self) -> tuple[str, ...]:

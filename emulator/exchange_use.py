@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -31,8 +32,18 @@ class Alike(NamedTuple):
         return int((self.times[:, 1] - self.times[:, 0]).sum())
 
 
+class ByPlace(ABC, Sequence[Exchanged]):
+    """Exchanges that are kept by who met and what they demanded."""
+
+    @abstractmethod
+    def alike(self) -> list[Alike]:
+        """All of them by that."""
+
+
 def alike(exchanged: Sequence[Exchanged]) -> list[Alike]:
     """Exchanges by what they demanded."""
+    if isinstance(exchanged, ByPlace):
+        return exchanged.alike()
     found: defaultdict[tuple[int, tuple[int, ...], str], list[Exchanged]] = defaultdict(list)
     for one in exchanged:
         found[id(one.demand), one.ranks, one.message.kind].append(one)

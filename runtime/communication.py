@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from ..emulator.exchange import Exchanged
 from ..emulator.exchange_use import Alike, alike, asked
@@ -56,13 +57,13 @@ class _Sum:
 
 
 def collective_reports(
-    cluster: Machines, layout: Layout, exchanges: Sequence[Exchanged]
+    cluster: Machines, layout: Layout, steps: Iterable[Sequence[Exchanged]]
 ) -> tuple[tuple[CollectiveReport, ...], tuple[AxisReport, ...]]:
-    """A row for each kind of exchange along each axis, and one for each axis."""
+    """A row for each kind of exchange along each axis, and one for each axis, from the exchanges of every step."""
     links = cluster.link_resources
     by_kind: defaultdict[tuple[str, str], _Sum] = defaultdict(_Sum)
     by_axis: defaultdict[str, _Sum] = defaultdict(_Sum)
-    for some in alike(exchanges):
+    for some in chain.from_iterable(map(alike, steps)):
         axis = axis_of(layout, some.first.ranks)
         resources, amounts = asked(some.first.demand, some.number)
         num_bytes = int(amounts[(resources >= links.start) & (resources < links.stop)].sum())

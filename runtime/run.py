@@ -58,7 +58,7 @@ class StepRecord:
     end_ps: int
     columns: tuple[CardColumns, ...]
     told: Sequence[Span] = field(repr=False)
-    exchanges: tuple[Exchanged, ...]
+    exchanges: Sequence[Exchanged]
     variants: tuple[Variant, ...]
     loads: Callable[[], Mapping[str, LayerLoads]] = field(repr=False)
 
@@ -199,7 +199,7 @@ class _Flight:
         """The record of the step, once time has come to its end."""
         cluster.finish(self.ticket)
         ticket = self.ticket
-        found = ticket.columns, ticket.spans, tuple(ticket.exchanged)
+        found = ticket.columns, ticket.spans, ticket.exchanged
         return StepRecord(self.step, ticket.start_ps, ticket.end_ps, *found, self.variants, self.loads)
 
 

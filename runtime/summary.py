@@ -130,7 +130,7 @@ def summarise(state: RunState, wall_s: float) -> Report:
     steps = tuple(_step(record, found.bounds) for record, found in zip(state.records, criticals, strict=True))
     elapsed_ps = state.records[-1].end_ps if state.records else 0
     requests = tuple(_requests(state))
-    exchanges = [exchange for record in state.records for exchange in record.exchanges]
+    exchanges = [record.exchanges for record in state.records]
     passes = pass_reports(plan)
     collectives, axes = collective_reports(state.cluster, plan.layout, exchanges)
     return Report(

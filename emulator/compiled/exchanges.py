@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple, overload
 
+import numpy as np
+
 from ..calendar.activity import Demand
 from ..calendar.solver import Ints
 from ..exchange import Exchanged
+from ..exchange_use import Alike, ByPlace
 from .meetings import Offer, Place
 
 
@@ -34,8 +37,19 @@ class Held(NamedTuple):
             assert offer.message is not None, "what nobody offers does not take place"
             yield Exchanged(offer.message, place.ranks, start, end, self.demand(place, offer, bool(alone)))
 
+    def alike(self) -> Iterator[Alike]:
+        """By what they demanded."""
+        place, times = self.place, np.stack((self.starts, self.ends), axis=1)
+        kinds = 2 * place.kinds[self.turns] + self.alone
+        for kind in np.unique(kinds).tolist():
+            offer, own = place.offers[kind // 2], times[kinds == kind]
+            assert offer.message is not None, "what nobody offers does not take place"
+            demand = self.demand(place, offer, bool(kind % 2))
+            first, last = own[0].tolist()
+            yield Alike(Exchanged(offer.message, place.ranks, first, last, demand), own)
 
-class ExchangeTable(Sequence[Exchanged]):
+
+class ExchangeTable(ByPlace):
     """All exchanges of a submission, in order of their end; `held` has them by place."""
 
     def __init__(self, held: Sequence[Held]) -> None:
@@ -45,6 +59,10 @@ class ExchangeTable(Sequence[Exchanged]):
     @cached_property
     def _made(self) -> list[Exchanged]:
         return sorted((one for held in self.held for one in held.exchanged()), key=lambda one: (one.end_ps, one.ranks))
+
+    def alike(self) -> list[Alike]:
+        """As `ByPlace.alike`."""
+        return [some for held in self.held for some in held.alike()]
 
     def __len__(self) -> int:
         return self._count
