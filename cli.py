@@ -292,8 +292,9 @@ def limits(json_to: str | None, **asked: Any) -> None:
 
 @cli.command()
 @job_options
+@click.option("--helps", is_flag=True, help="Also with one thing changed at a time: what would help, in bytes.")
 @JSON_OPTION
-def plan(json_to: str | None, **asked: Any) -> None:
+def plan(json_to: str | None, helps: bool, **asked: Any) -> None:
     """Budget MODEL's memory before anything runs: every formula with its numbers, by kind of card, an estimate."""
     from .runtime.files import check_outputs
 
@@ -304,7 +305,7 @@ def plan(json_to: str | None, **asked: Any) -> None:
     from .runtime.render_plan import print_plan
 
     with DelayedProgress(sys.stderr, "adding up the job's memory"):
-        report = plan_job(job)
+        report = plan_job(job, helps)
     _show(report, print_plan, json_to)
 
 

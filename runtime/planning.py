@@ -8,6 +8,7 @@ from dataclasses import replace
 from .budget import Budget, Load, Profile, differences, loads
 from .budget_lines import by_tag, lines_of
 from .fits import largest_batch, largest_context, longest_of
+from .helps import growths, helps_of
 from .job import Job
 from .limits import with_sequences
 from .plan import JobPlan
@@ -18,8 +19,8 @@ from .report_plan import CardBudget, PlanReport
 from .summary import NOT_MODELLED, card_part, cluster_part, layout_part, model_part
 
 
-def plan_job(job: Job) -> PlanReport:
-    """The budget of a job; nothing is allocated, computed or timed."""
+def plan_job(job: Job, with_helps: bool = False) -> PlanReport:
+    """The budget of a job, and those of jobs that differ in one thing; nothing is allocated, computed or timed."""
     started = time.perf_counter()
     job, notes = with_sequences(replace(job, payload=False, logits=False), "budgets")
     prepared = prepare(job)
@@ -40,6 +41,8 @@ def plan_job(job: Job) -> PlanReport:
         cards=budgets(budget),
         largest_batch=largest_batch(plan, budget.fits, budget.need_bytes),
         largest_context=largest_context(plan, budget.fits, budget.need_bytes),
+        growth=growths(budget),
+        helps=helps_of(job, budget) if with_helps else (),
         differs=tuple(differences(plan)),
         warnings=(*prepared.warnings, *notes),
         not_modelled=NOT_MODELLED,

@@ -34,11 +34,33 @@ class CardBudget(Part):
     capacity_bytes: NumBytes
 
 
+class Growth(Part):
+    """What a card grows by, tag by tag, when the job grows `by` something; padding may shrink."""
+
+    by: str
+    tags: dict[str, int]
+
+
+class Help(Part):
+    """The job with one thing changed: what its fullest card then needs, the reserve included, and how far it can grow.
+
+    `refused` says why it cannot be, and then there are no numbers.
+    """
+
+    change: str
+    cards: Count | None = None
+    need_bytes: NumBytes | None = None
+    saves_bytes: int | None = None
+    largest_batch: Count | None = None
+    largest_context: Count | None = None
+    refused: str | None = None
+
+
 class PlanReport(JobDocument):
     """A budget by closed forms: an estimate, which a run's allocator confirms to the byte but for what `differs` names.
 
     `largest_batch` sequences like the longest, and `largest_context` tokens a sequence, are where the forms reach the
-    capacity; 0: not even one fits.
+    capacity; 0: not even one fits. `helps` are other budgets, where they were asked for.
     """
 
     label: Literal["estimate"] = "estimate"
@@ -47,6 +69,8 @@ class PlanReport(JobDocument):
     cards: tuple[CardBudget, ...]
     largest_batch: Count
     largest_context: Count
+    growth: tuple[Growth, ...] = ()
+    helps: tuple[Help, ...] = ()
     differs: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     not_modelled: tuple[str, ...] = ()

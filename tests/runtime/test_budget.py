@@ -12,6 +12,7 @@ from checkpoints import save
 
 from siltwin.runtime.budget import Budget, differences
 from siltwin.runtime.fits import fits, peaks
+from siltwin.runtime.helps import growths
 from siltwin.runtime.job import Job
 from siltwin.runtime.plan import Lengths
 from siltwin.runtime.planning import budgets, plan_job
@@ -158,3 +159,27 @@ def test_a_budget_beyond_the_capacity_says_so(tmp_path: Path) -> None:
     for room, fit in ((0, True), (512, False)):
         report = plan_job(job(path, overrides=(("hbm.capacity_bytes", str(need - room)),)))
         assert (report.fits, report.largest_batch >= 5) == (fit, fit)
+
+
+def test_what_grows_is_told_by_its_tags(tmp_path: Path) -> None:
+    """A page of 16 tokens of five sequences over three layers; a sixth sequence has its own five pages."""
+    page = 3 * 16 * 32 * 2
+    plan = prepare(job(save(tmp_path, "llama", 0), input_len=0, cached_len=60)).plan
+    sequence, tokens = growths(Budget(plan))
+    assert sequence.tags["kv"] == 5 * page and sequence.tags["activation"] > 0
+    assert tokens.tags["kv"] == 5 * page
+    assert set(tokens.tags) <= {"kv", "input", "padding"}
+
+
+def test_every_change_that_helps_is_a_budget_of_its_own() -> None:
+    small = (("hbm.capacity_bytes", str(8 << 20)), ("hbm.reserved_bytes", "0"))
+    asked = job("DeepSeek-V3", scale=True, layout="tp=2", batch=4, input_len=0, overrides=small)
+    helps = {found.change: found for found in plan_job(asked, with_helps=True).helps}
+    changed = replace(asked, offload="experts=1")
+    need = max(peak.high_water_bytes for peak in peaks(prepare(changed).plan))
+    assert helps["--offload experts=1"].need_bytes == need
+    before = max(peak.high_water_bytes for peak in peaks(prepare(asked).plan))
+    assert helps["--offload experts=1"].saves_bytes == before - need
+    wider = helps["--layout tp=4"]
+    assert wider.cards == 4 and wider.saves_bytes is not None and wider.saves_bytes > 0
+    assert all((found.need_bytes is None) == (found.refused is not None) for found in helps.values())
