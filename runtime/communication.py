@@ -10,8 +10,12 @@ from itertools import chain
 from ..emulator.exchange import Exchanged
 from ..emulator.exchange_use import Alike, alike, asked
 from ..emulator.machines import Machines
+from ..emulator.usage import Usage
 from .layout import Layout
 from .report import AxisReport, CollectiveReport, LinkReport
+from .terminal import ranges
+
+TOLD_APART = 1024  # links; more would be a report that nobody reads
 
 
 def axis_of(layout: Layout, ranks: tuple[int, ...]) -> str:
@@ -23,20 +27,30 @@ def axis_of(layout: Layout, ranks: tuple[int, ...]) -> str:
 
 
 def link_reports(cluster: Machines, elapsed_ps: int) -> tuple[LinkReport, ...]:
-    """Every directed link that bytes crossed in a job of `elapsed_ps`; unused links left out."""
-    links = cluster.topology.links
-    return tuple(
-        LinkReport(
-            name=(link := links[number]).name,
-            source=link.source,
-            target=link.target,
-            bytes=use.num_bytes,
-            busy_ps=use.busy_ps,
-            bandwidth_bytes_per_s=link.bandwidth_bytes_per_s,
-            utilisation=use.demanded_ps / elapsed_ps if elapsed_ps else 0.0,
-        )
-        for number, use in cluster.ledger.used_links()
-        if use.num_bytes
+    """Every directed link that bytes crossed in a job of `elapsed_ps`; unused links left out.
+
+    Where they are more than `TOLD_APART`, links of equal use stand in one row.
+    """
+    used = [(number, use) for number, use in cluster.ledger.used_links() if use.num_bytes]
+    alike: dict[object, list[tuple[int, Usage]]] = {}
+    for number, use in used:
+        alike.setdefault(number if len(used) <= TOLD_APART else use, []).append((number, use))
+    return tuple(_link_report(cluster, some, elapsed_ps) for some in alike.values())
+
+
+def _link_report(cluster: Machines, alike: Sequence[tuple[int, Usage]], elapsed_ps: int) -> LinkReport:
+    number, use = alike[0]
+    link = cluster.topology.links[number]
+    return LinkReport(
+        name=link.name,
+        count=len(alike),
+        links=ranges([number for number, _ in alike]) if len(alike) > 1 else None,
+        source=link.source,
+        target=link.target,
+        bytes=use.num_bytes or 0,
+        busy_ps=use.busy_ps,
+        bandwidth_bytes_per_s=link.bandwidth_bytes_per_s,
+        utilisation=use.demanded_ps / elapsed_ps if elapsed_ps else 0.0,
     )
 
 

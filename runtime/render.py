@@ -273,7 +273,7 @@ def _busiest_links(report: Report) -> Group | None:
     if not rows:
         return None
     columns = ("directed link", "of its bandwidth", "bytes", "in use", "bandwidth")
-    return table(f"Busiest of {len(report.links)} links", columns, rows)
+    return table(f"Busiest of {sum(link.count for link in report.links)} links", columns, rows)
 
 
 def _some(names: list[str]) -> str:

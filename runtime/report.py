@@ -199,9 +199,13 @@ class LinkReport(Part):
     """One directed link between cards or switches: bytes that crossed it, and the union of the times it was in use.
 
     `utilisation` is the time that its bytes need at its bandwidth over the job's. Nodes are numbered as in the cluster.
+    Where very many links were used, those of equal use are told together: `count` of them, the first by name, and
+    `links` are the numbers of all in the cluster, as `0-63,128`.
     """
 
     name: str
+    count: Count = 1
+    links: str | None = None
     source: int
     target: int
     bytes: NumBytes
