@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from ..isa.errors import ConfigError
 from ..isa.program import Space
@@ -10,6 +13,21 @@ from .lowering.reach import WHOLE
 from .lowering.stage import STATES
 from .memory import WORKSPACE_TAG
 from .plan import JobPlan
+
+OBJECTS_BETWEEN_COLLECTIONS = 400_000
+
+
+@contextmanager
+def few_collections() -> Iterator[None]:
+    """Look for unreachable cycles of objects rarely: plans are many objects that live on, and in no cycles."""
+    before = gc.get_threshold()
+    gc.freeze()  # what has been imported stays
+    gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
 
 
 def host_bytes() -> int | None:

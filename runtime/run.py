@@ -24,6 +24,7 @@ from ..isa.late import late
 from ..isa.program import Program
 from ..models.checkpoint import Checkpoint
 from .binding import step_bindings, step_variants
+from .host import few_collections
 from .job import Job
 from .layer_loads import LayerLoads, Loads
 from .memory import JobMemory
@@ -112,6 +113,7 @@ class RunResult:
         return [span for record in self.records for span in record.spans]
 
 
+@few_collections()
 def run_job(
     job: Job, progress: Progress | None = None, routing: Routing | None = None, checkpoint: Checkpoint | None = None
 ) -> RunResult:
@@ -133,7 +135,7 @@ def run_job(
         _run(state, say)
     except OutOfMemory as error:
         state.oom = error
-    report = summarise(state, time.perf_counter() - started)
+    report = summarise(state, started)
     if job.strict:
         refuse_weak(report.evidence)  # what lies outside a calibration is known only now
     return _result(state, report)

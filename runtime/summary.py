@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -123,8 +124,8 @@ def layout_part(layout: Layout) -> LayoutPart:
     )
 
 
-def summarise(state: RunState, wall_s: float) -> Report:
-    """The report of a run, finished or out of memory."""
+def summarise(state: RunState, started_s: float) -> Report:
+    """The report of a run, finished or out of memory, that began at a time of `time.perf_counter`."""
     prepared, plan = state.prepared, state.prepared.plan
     criticals = [critical(record.columns, record.start_ps, record.end_ps) for record in state.records]
     steps = tuple(_step(record, found.bounds) for record, found in zip(state.records, criticals, strict=True))
@@ -162,7 +163,7 @@ def summarise(state: RunState, wall_s: float) -> Report:
         oom=_oom(state.oom, state) if state.oom else None,
         not_finite=state.watch.found,
         saturated=state.watch.saturated,
-        host=_host(state, wall_s),
+        host=_host(state, started_s),
     )
 
 
@@ -312,10 +313,10 @@ def _together(records: Sequence[StepRecord]) -> Critical:
     return critical(cards, records[0].start_ps, max(record.end_ps for record in records))
 
 
-def _host(state: RunState, wall_s: float) -> HostReport:
+def _host(state: RunState, started_s: float) -> HostReport:
     generated = sum(request.generated for request in state.requests)
     return HostReport(
-        wall_s=wall_s,
+        wall_s=time.perf_counter() - started_s,
         load_s=state.load_s,
         run_s=state.run_s,
         output_tokens_per_s=generated / state.run_s if state.run_s and generated else None,
