@@ -8,7 +8,7 @@ from types import MappingProxyType
 from ..isa.instruction import share_of
 from ..isa.loads import rank_extents
 from ..isa.program import Binding
-from .context import Context, mode_of
+from .context import mode_of
 from .dispatch import check_room, rank_tables, room_extents, share_extents
 from .layer_loads import LayerLoads
 from .lowering.passes.rewrite import CONTEXT
@@ -25,7 +25,7 @@ NOT_ROUTED: Mapping[str, LayerLoads] = MappingProxyType({})
 def holder_extents(plan: JobPlan, portion: Portion) -> dict[str, tuple[int, ...]]:
     """The extents that all ranks of a holder bind for their portion of a step."""
     largest, tokens, entries = plan.largest.extents, portion.tokens, portion.entries
-    spread = Context(plan, portion).extents() if plan.layout.cp > 1 else {}
+    spread = plan.spread(portion) if plan.layout.cp > 1 else {}
     return {
         **routed_extents(plan.expert_choices, tokens),
         "tokens": (tokens,),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import reduce
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..isa.instruction import Instruction
@@ -11,7 +14,7 @@ from ..isa.operands import NameKind
 from ..isa.program import Binding, Block, BoundShapes, Program
 from ..isa.work import Work
 from ..models.blocks import LatentAttention
-from .context import Context, mode_of
+from .context import mode_of
 from .lowering.context import Mode
 from .lowering.latent_order import LATENT
 from .portions import Portion, portions
@@ -23,20 +26,29 @@ if TYPE_CHECKING:
 
 
 class _Site(NamedTuple):
-    """The latent attention of a block, with the program's names behind the block's extents that it reads."""
+    """The latent attention of a block, with the program's names behind the block's extents that it reads.
+
+    `lengths` are those of the program's extents that decide what each instruction does.
+    """
 
     block: Block
     extents: dict[str, str]
     instructions: tuple[Instruction, ...]
+    lengths: tuple[tuple[str, ...], ...]
 
 
 class _Asked(NamedTuple):
-    """What one layer's latent attention does in a portion, and the most workspace that any layer's needs."""
+    """What latent attention does in a portion, and the most workspace that an instruction needs."""
 
     expanded: int = 0
     absorbed: int = 0
     pieces: int = 0
     workspace_bytes: int = 0
+
+    def beside(self, other: _Asked) -> _Asked:
+        """What two instructions do."""
+        most = max(self.pieces, other.pieces), max(self.workspace_bytes, other.workspace_bytes)
+        return _Asked(self.expanded + other.expanded, self.absorbed + other.absorbed, *most)
 
 
 class LatentSteps:
@@ -50,7 +62,7 @@ class LatentSteps:
         last = [portion for step in last_decodes(steps, ends) for portion in portions(plan, step)]
         self._plan, self._held = plan, [*held, *last]
         self._bindings: dict[tuple[object, ...], Binding] = {}
-        self._asked: dict[tuple[str, tuple[object, ...]], _Asked] = {}
+        self._asked: dict[tuple[object, ...], _Asked] = {}
         self._sites: dict[str, tuple[_Site, ...]] = {}
         self._programs: dict[Mode, Program | None] = {}
 
@@ -72,29 +84,33 @@ class LatentSteps:
         return self._programs[mode]
 
     def asked(self, program: Program, portion: Portion) -> _Asked:
-        """What the latent attention of a program is asked in a portion."""
-        key = program.name, self._key(portion)
+        """What one layer's latent attention is asked in a portion; its workspace is the most of any layer."""
+        binding = self.binding(portion)
+        first, *others = [
+            reduce(_Asked.beside, (self._asked_of(program, site, at, binding) for at in range(len(site.instructions))))
+            for site in self.sites(program)
+        ]
+        return first._replace(workspace_bytes=max(one.workspace_bytes for one in (first, *others)))
+
+    def _asked_of(self, program: Program, site: _Site, at: int, binding: Binding) -> _Asked:
+        """What an instruction of a site is asked, by the lengths that it reads."""
+        instruction = site.instructions[at]
+        key = program.name, site.block.name, at, tuple(binding.extents[name] for name in site.lengths[at])
         if key not in self._asked:
-            works = self.works(program, portion)
-            orders = [shape.by_order for work in works[0] for shape in work.latent_shapes]
+            work = _work(program, site, instruction, binding)
+            orders = [shape.by_order for shape in work.latent_shapes]
             self._asked[key] = _Asked(
                 sum(len(expanded) for expanded, _ in orders),
                 sum(len(absorbed) for _, absorbed in orders),
-                max(len(shape.pieces) for work in works[0] for shape in work.latent_shapes),
-                max(work.workspace_bytes for block in works for work in block),
+                max(len(shape.pieces) for shape in work.latent_shapes),
+                work.workspace_bytes,
             )
         return self._asked[key]
 
-    def works(self, program: Program, portion: Portion) -> list[tuple[Work, ...]]:
-        """The Work of the latent attention of every layer, those of equal layers once."""
-        key = self._key(portion)
-        if key not in self._bindings:
-            self._bindings[key] = self._binding(portion)
-        found = []
-        for block, extents, instructions in self.sites(program):
-            shapes = BoundShapes(block, program.group_sizes, self._bindings[key], extents)
-            found.append(tuple(instruction.work(shapes) for instruction in instructions))
-        return found
+    def works(self, program: Program, portion: Portion) -> list[Work]:
+        """The Work of the latent attention of every layer, that of equal layers once."""
+        binding, sites = self.binding(portion), self.sites(program)
+        return [_work(program, site, instruction, binding) for site in sites for instruction in site.instructions]
 
     def sites(self, program: Program) -> tuple[_Site, ...]:
         """Where a program has latent attention, equal layers once."""
@@ -102,22 +118,26 @@ class LatentSteps:
             self._sites[program.name] = tuple(_sites(program))
         return self._sites[program.name]
 
-    def _key(self, portion: Portion) -> tuple[object, ...]:
-        """What decides the extents of a portion."""
+    def binding(self, portion: Portion) -> Binding:
+        """What latent attention reads of what a portion's ranks bind."""
+        key: tuple[object, ...] = portion.counts, tuple(entry.start for entry in portion.entries)
         if self._plan.layout.cp > 1:
-            return portion.holder, portion.entries
-        return portion.counts, tuple(entry.start for entry in portion.entries)
+            key = portion.holder, portion.entries
+        if key not in self._bindings:
+            own = {
+                "tokens": (portion.tokens,),
+                "sequences": (len(portion.entries),),
+                "q_lens": portion.counts,
+                "kv_lens": tuple(entry.start + entry.count for entry in portion.entries),
+            }
+            largest = self._plan.largest
+            spread = self._plan.spread(portion) if self._plan.layout.cp > 1 else {}
+            self._bindings[key] = replace(largest, extents=ChainMap(spread, own, dict(largest.extents)))
+        return self._bindings[key]
 
-    def _binding(self, portion: Portion) -> Binding:
-        entries, largest = portion.entries, self._plan.largest
-        spread = Context(self._plan, portion).extents() if self._plan.layout.cp > 1 else {}
-        own = {
-            "tokens": (portion.tokens,),
-            "sequences": (len(entries),),
-            "q_lens": portion.counts,
-            "kv_lens": tuple(entry.start + entry.count for entry in entries),
-        }
-        return replace(largest, extents={**largest.extents, **own, **spread})
+
+def _work(program: Program, site: _Site, instruction: Instruction, binding: Binding) -> Work:
+    return instruction.work(BoundShapes(site.block, program.group_sizes, binding, site.extents))
 
 
 def _sites(program: Program) -> Iterator[_Site]:
@@ -130,15 +150,21 @@ def _sites(program: Program) -> Iterator[_Site]:
         if not own:
             continue
         types = tuple(block.types[ref.buffer] for instruction in own for ref, _ in instruction.refs())
-        read = {
-            getattr(one, name) for one in own for name, kind in one.operands.items() if kind.names is NameKind.EXTENT
-        }
-        for bound in extents[block.name]:
-            names = {name: named for name, named in zip(block.extents, bound, strict=True) if name in read}
+        read = [_extents_of(instruction) for instruction in own]
+        for call_extents in extents[block.name]:
+            bound = dict(zip(block.extents, call_extents, strict=True))
+            names = {name: bound[name] for name in dict.fromkeys(chain(*read)) if name in bound}
             key = own, types, tuple(names.items())
             if key not in seen:
                 seen.add(key)
-                yield _Site(block, names, own)
+                lengths = tuple(tuple(names.get(name, name) for name in one) for one in read)
+                yield _Site(block, names, own, lengths)
+
+
+def _extents_of(instruction: Instruction) -> list[str]:
+    """The vector extents that an instruction names."""
+    operands = instruction.operands.items()
+    return [getattr(instruction, name) for name, operand in operands if operand.names is NameKind.EXTENT]
 
 
 def last_decodes(steps: Iterable[Step], ends: Mapping[int, int]) -> Iterator[Step]:

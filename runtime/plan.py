@@ -15,7 +15,7 @@ from ..isa.program import Binding
 from ..isa.work import Unit
 from ..models.blocks import Graph
 from .classes import cuts_blocks, lowest, program_classes, weight_twins
-from .context import Context, mode_of
+from .context import Context, Extents, mode_of
 from .dispatch import kinds
 from .expert_room import expert_room
 from .kv_cache import PAGE_TOKENS, PagePool, PagePools
@@ -45,6 +45,7 @@ from .portions import Portion, portions
 from .routing import Routing, routed_extents, step_routing
 from .scheduler import Entry, Request, Step
 
+KEPT_SPREADS = 1 << 12  # portions of a million tokens in chunks over 16 shares, and a few
 GRANULE_BYTES = 512  # what device allocators round to
 
 
@@ -419,6 +420,19 @@ class JobPlan:
             workspace_bytes = self.latent_steps.workspace_bytes(dict(zip(heads, programs, strict=True)))
             self._footprints[twin] = footprint(twin, programs, arena_bytes, self.largest, workspace_bytes)
         return replace(self._footprints[twin], rank=rank)
+
+    def spread(self, portion: Portion) -> Extents:
+        """What a holder binds of a context over shares, kept for whoever asks next."""
+        key = portion.holder, portion.entries
+        if key not in self._spreads:
+            if len(self._spreads) == KEPT_SPREADS:
+                self._spreads.clear()
+            self._spreads[key] = Context(self, portion).extents()
+        return self._spreads[key]
+
+    @cached_property
+    def _spreads(self) -> dict[tuple[int, tuple[Entry, ...]], Extents]:
+        return {}
 
     @cached_property
     def latent_steps(self) -> LatentSteps:
