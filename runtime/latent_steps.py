@@ -71,8 +71,26 @@ class LatentSteps:
         programs = {variant.mode: program for variant, program in variants.items()}
         if not any(map(self.sites, programs.values())):
             return 0
-        held = ((programs[mode_of(self._plan, portion)], portion) for portion in self._held)
-        return max((self.asked(program, portion).workspace_bytes for program, portion in held), default=0)
+        alike: dict[tuple[object, ...], list[Portion]] = {}
+        for portion in self._held:
+            share = portion.holder if self._plan.layout.cp > 1 else 0
+            alike.setdefault((mode_of(self._plan, portion), share, portion.counts), []).append(portion)
+        asked = (one for portions in alike.values() for one in self._largest(programs, portions))
+        return max((one.workspace_bytes for one in asked), default=0)
+
+    def _largest(self, programs: Mapping[Mode, Program], held: list[Portion]) -> Iterator[_Asked]:
+        """What those of some portions with as many new tokens ask that may need most.
+
+        A longer context never needs less while all its sequences are expanded, as shorter ones then are too, nor does
+        it matter where all are absorbed in any case.
+        """
+        left = sorted(held, key=lambda portion: sum(entry.start for entry in portion.entries), reverse=True)
+        while left:
+            longest, *left = left
+            asked = self.asked(programs[mode_of(self._plan, longest)], longest)
+            yield asked
+            if not asked.absorbed or self._plan.latent.order == "absorbed":
+                left = [portion for portion in left if not _is_within(portion, longest)]
 
     def program(self, mode: Mode) -> Program | None:
         """A program of a mode with latent attention, of the first stage that has such; None where it is composed."""
@@ -165,6 +183,11 @@ def _extents_of(instruction: Instruction) -> list[str]:
     """The vector extents that an instruction names."""
     operands = instruction.operands.items()
     return [getattr(instruction, name) for name, operand in operands if operand.names is NameKind.EXTENT]
+
+
+def _is_within(portion: Portion, other: Portion) -> bool:
+    """Whether no entry of a portion begins later than that of another."""
+    return all(one.start <= two.start for one, two in zip(portion.entries, other.entries, strict=True))
 
 
 def last_decodes(steps: Iterable[Step], ends: Mapping[int, int]) -> Iterator[Step]:
