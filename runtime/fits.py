@@ -109,6 +109,8 @@ def _guess(plan_of: Callable[[int], JobPlan], most: int, need: Need, step: int) 
         if grown <= 0:
             return most
         found = max(1, min(most, first + max(0, capacity - low) * (found - first) // grown))
+        if found == most:  # which the search tries first, and which costs most to try
+            break
     return found
 
 

@@ -10,10 +10,11 @@ SIZES = ("--scale", "--batch", "2", "--input-len", "20", "--output-len", "3")
 
 
 def test_a_plan_prints_its_formulas_and_is_labelled_an_estimate(siltwin) -> None:
-    shown = siltwin("plan", "DeepSeek-V3", *SIZES)
+    small = ("--set", "hbm.capacity_bytes=8MiB", "--set", "hbm.reserved_bytes=0")
+    shown = siltwin("plan", "DeepSeek-V3", *SIZES, *small)
     assert shown.exit_code == 0
     assert "Estimate for card 0" in shown.stdout and "latents" in shown.stdout and "fits, by estimate" in shown.stdout
-    report = PlanReport.model_validate_json(siltwin("plan", "DeepSeek-V3", *SIZES, "--json", "-").stdout)
+    report = PlanReport.model_validate_json(siltwin("plan", "DeepSeek-V3", *SIZES, *small, "--json", "-").stdout)
     assert report.label == "estimate"
     assert sum(line.num_bytes for line in report.cards[0].lines) == report.cards[0].peak_bytes
 
