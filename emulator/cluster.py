@@ -9,9 +9,9 @@ import simpy
 from simpy.core import EmptySchedule
 
 from ..interconnect.topology import Topology
-from ..isa.errors import ConfigError, SiltwinError
+from ..isa.errors import ConfigError
 from ..isa.program import Program
-from .calendar.activity import now_ps
+from .calendar.activity import Running, now_ps
 from .calendar.engine import Calendar, int_env
 from .card import Card, Op
 from .card_queue import CardQueue
@@ -19,16 +19,12 @@ from .choosing import Choose, default_choice
 from .costs import Costs
 from .deadlock import deadlock
 from .exchange import Detail, Exchange, Sharing
-from .failure import carried
+from .failure import Cancelled, carried
 from .machines import KEPT_PROGRAMS, Machines, Ran
 from .span_columns import columns_of
 from .spec import CardSpec
 from .ticket import CardRun, Submission, Ticket
 from .timeline import Timeline
-
-
-class Cancelled(SiltwinError):
-    """A submission was taken back before it ended."""
 
 
 class Prepared:
@@ -149,13 +145,19 @@ class Cluster(Machines):
 
         False if it executes nothing now: it is idle, or waits for a semaphore or for a peer.
         """
-        return self._cut(self._queue(rank, queue), cause)
+        self._queue_number(rank, queue)
+        standing = self.queues[rank][queue]
+        cut = self._cut(standing, cause)
+        if any(running.outcome == "failed" for running in cut):
+            assert standing.run is not None, "what executes belongs to a run"
+            standing.run.ticket.fail(cause)  # at once, so that nothing more of it is issued at this picosecond
+        return bool(cut)
 
-    def _cut(self, queue: CardQueue, cause: Exception) -> bool:
+    def _cut(self, queue: CardQueue, cause: Exception) -> list[Running]:
         activities = queue.in_flight
         for running in activities:
             self.calendar.cancel(running, failed=carried(cause))
-        return bool(activities)
+        return activities
 
     def _prepare(self, submission: Submission) -> Prepared:
         """The program's timeline and costs, found by its identity: comparing programs would cost more."""
@@ -201,11 +203,3 @@ class Cluster(Machines):
             raise ConfigError(f"cannot advance to {ps!r} ps: the clock stands at {self.env.now}; give a later int")
         if ps > self.env.now:
             self.env.run(until=ps)
-
-    # changes from outside
-
-    def _queue(self, rank: int, queue: str) -> CardQueue:
-        self._card(rank)
-        if queue not in self.queues[rank]:
-            raise ConfigError(f"card {rank} has no queue {queue!r}; it has {', '.join(self.queues[rank])}")
-        return self.queues[rank][queue]

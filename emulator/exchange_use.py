@@ -66,7 +66,7 @@ class Times:
 
     def groups(self) -> Iterator[tuple[list[int], Ints]]:
         """Resources that were busy in the same times, and these, [n, 2]."""
-        parts = list(self._sets.values())
+        parts = [part for part in self._sets.values() if len(part[0])]
         if not parts:
             return
         index = np.concatenate([resources for resources, _ in parts])

@@ -5,6 +5,10 @@ from __future__ import annotations
 from ..isa.errors import SiltwinError
 
 
+class Cancelled(SiltwinError):
+    """A submission was taken back before it ended."""
+
+
 class Failed(SiltwinError):
     """Carries any exception as a failure that SimPy can copy, whatever that exception is made from."""
 

@@ -159,6 +159,14 @@ class Machines(ABC):
             raise ProgramError(f"{where} is {ranks}, and the binding calls rank {rank} its member {index}")
         return ranks
 
+    def _queue_number(self, rank: int, queue: str) -> int:
+        """The place of a queue among those of a card."""
+        self._card(rank)
+        names = [own.name for own in self.spec.queues]
+        if queue not in names:
+            raise ConfigError(f"card {rank} has no queue {queue!r}; it has {', '.join(names)}")
+        return names.index(queue)
+
     def _card(self, rank: int) -> Card:
         if not 0 <= rank < len(self.cards):
             raise ConfigError(f"rank {rank} is no card; there are 0 to {len(self.cards) - 1}")

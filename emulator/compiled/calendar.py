@@ -80,7 +80,7 @@ class CompiledCalendar:
             (c.INBOXES, queues), (c.PARTS, 2 * queues), (c.ENTRIES, c.ENTRY_COLUMNS), (c.WAITS, 2),
             (c.OPS, c.OP_COLUMNS), (c.SHARES, c.SHARE_COLUMNS), (c.USES, c.USE_COLUMNS), (c.UNITS, 1),
             (c.RUNS, c.RUN_COLUMNS), (c.LINKS, 1), (c.MEETINGS, c.MEETING_COLUMNS), (c.SEMAPHORES, 2),
-            (c.SPANS, c.SPAN_COLUMNS), (c.TICKETS, 2),
+            (c.SPANS, c.SPAN_COLUMNS), (c.TICKETS, c.TICKET_COLUMNS),
         ):  # fmt: skip
             memory.add_table(name, columns, 64)
         for name, columns, rows in (

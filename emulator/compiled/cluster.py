@@ -8,38 +8,43 @@ from typing import NamedTuple
 import numpy as np
 
 from ...interconnect.topology import Topology
-from ...isa.errors import ConfigError, ProgramError
-from ..calendar.solver import Ints
+from ...isa.errors import ConfigError
 from ..choosing import Choose, default_choice
 from ..deadlock import DeadlockError, deadlock_of
 from ..exchange import Sharing
+from ..failure import Cancelled
 from ..machines import Machines, Ran
-from ..span import BOUNDS
 from ..spec import CardSpec
 from ..ticket import Submission
 from . import machine as c
 from .calendar import CompiledCalendar
+from .cutting import cut_ticket, ends_now, executes, fail_queue
+from .entering import Entering
 from .exchanges import ExchangeTable, Held
-from .folder import Folder, Priced
+from .folder import Folder
 from .folding import Partition
 from .machine import NONE
-from .meetings import Matching, Place
+from .meetings import Matching
 from .ops import Ops
 from .prepared import FlatPrepared
-from .queues import make_ready
 from .spans import CardSpans, SpanTable
 from .tickets import CompiledRun, CompiledTicket
 from .waiters import waiters
 
 
 class Event(NamedTuple):
-    """What a cluster was told while programs were in flight: a submission, to let time pass, or a capacity."""
+    """What a cluster was told while programs were in flight: a submission, to let time pass, a capacity, or a failure.
+
+    `failed` is the queue whose activity failed, counted over all cards.
+    """
 
     submitted: CompiledTicket | None = None
     awaited: CompiledTicket | None = None
     until_ps: int = NONE
     resource: int = NONE
     capacities_per_s: tuple[int, int] = (0, 0)  # before and after
+    cancelled: CompiledTicket | None = None
+    failed: int = NONE
 
 
 class CompiledCluster(Machines):
@@ -63,13 +68,12 @@ class CompiledCluster(Machines):
         super().__init__(self.calendar, spec, topology, num_cards, choose, placement)
         self.queue_names = tuple(queue.name for queue in spec.queues)
         self.calendar.begin(len(self.cards), len(self.queue_names))
-        self._resources_a_card = len(self.cards[0].resources)
         self._prepared: dict[int, FlatPrepared] = {}
-        self._nodes: dict[tuple[tuple[int, ...], bool], tuple[int, int]] = {}
         self.in_flight: list[CompiledTicket] = []
         self._latest: dict[int, CompiledRun] = {}  # of runs in flight
         self._submitted = 0
         self._folder = Folder(self.cards, self.calendar, self._wires, fold)
+        self._entering = Entering(self.calendar, self._folder, self.queue_names, len(self.cards), self.orders)
         self._classes: Partition | None = None
         self._history: list[Event] = []  # since the cluster was idle
         self._idle_ps = 0
@@ -105,6 +109,10 @@ class CompiledCluster(Machines):
         if not self._regroup():
             self._enter(ticket)
         return ticket
+
+    def _enter(self, ticket: CompiledTicket) -> None:
+        assert self._classes is not None, "classes are found when programs are submitted"
+        self._entering.enter(ticket, self._classes)
 
     def _operations(self, programs: Sequence[Submission], ticket: CompiledTicket) -> dict[int, Ops]:
         """What the sites of every rank ask."""
@@ -151,6 +159,10 @@ class CompiledCluster(Machines):
         for event in history:
             if event.submitted is not None:
                 self._enter(event.submitted)
+            elif event.cancelled is not None:
+                cut_ticket(self.calendar.machine, event.cancelled.row)
+            elif event.failed != NONE:
+                fail_queue(self.calendar.machine, event.failed)
             elif event.resource != NONE:
                 self.calendar.set_capacity(event.resource, event.capacities_per_s[1])
             else:
@@ -163,115 +175,32 @@ class CompiledCluster(Machines):
             prepared = self._prepared[key] = FlatPrepared(submission.program, self.cards[0], self.calendar)
         return prepared
 
-    def _enter(self, ticket: CompiledTicket) -> None:
-        """Write a submission into the tables and hand it to the queues: of every class of cards one card's part."""
-        assert self._classes is not None, "classes are found when programs are submitted"
-        memory, standing = self.calendar.memory, self._classes.standing
-        ticket.row = memory.append(c.TICKETS, np.array([[0, NONE]]))
-        ticket.runs = {rank: run for rank, run in ticket.asked.items() if standing[rank] == rank}
-        ticket.ops_at = {}
-        self._enter_meetings(ticket, self._classes)
-        for rank, run in ticket.runs.items():
-            key = id(run.ops)
-            if key not in ticket.ops_at:
-                ticket.ops_at[key] = memory.append(c.OPS, run.ops.rows)
-            self._enter_run(ticket, run, ticket.ops_at[key], ticket.matching.links(rank, ticket.bases))
-        left = 0
-        for rank, run in ticket.runs.items():
-            for number in np.flatnonzero(run.program.parts[:, 0] != run.program.parts[:, 1]).tolist():
-                self._post(rank * len(self.queue_names) + number, run.row, number)
-                left += 1
-        memory.rows(c.TICKETS)[ticket.row] = left, NONE if left else self.now_ps
+    def cancel(self, ticket: CompiledTicket, cause: Exception | None = None) -> None:
+        """As `Cluster.cancel`."""
+        if ticket not in self.in_flight:
+            return
+        ticket.fail(cause or Cancelled(f"submission {ticket.number} was cancelled at {self.now_ps} ps"), self.now_ps)
+        self._history.append(Event(cancelled=ticket))
+        cut_ticket(self.calendar.machine, ticket.row)
 
-    def _enter_meetings(self, ticket: CompiledTicket, classes: Partition) -> None:
-        """Write the exchanges of every class of places."""
-        alike: dict[int, list[Place]] = {}
-        for place in ticket.matching.places:
-            alike.setdefault(classes.place[id(place)], []).append(place)
-        ticket.bases, ticket.meetings, tables, count = {}, [], [np.zeros((0, c.MEETING_COLUMNS), np.int64)], 0
-        for places in alike.values():
-            ticket.bases |= dict.fromkeys(map(id, places), count)
-            ticket.meetings.append((places[0], count))
-            tables.append(self._meetings(ticket, places, classes))
-            count += places[0].count
-        table = np.concatenate(tables)
-        first = memory_first = self.calendar.memory.append(c.MEETINGS, table)
-        ticket.bases = {place: base + first for place, base in ticket.bases.items()}
-        ticket.meetings = [(place, base + memory_first) for place, base in ticket.meetings]
-
-    def _enter_run(self, ticket: CompiledTicket, run: CompiledRun, ops: int, links: Ints) -> None:
-        memory, rank, queues = self.calendar.memory, run.submission.rank, len(self.queue_names)
-        run.out = memory.append(c.SPANS, np.full((run.program.count, c.SPAN_COLUMNS), NONE))
-        run.semaphores = memory.append(c.SEMAPHORES, np.tile([0, NONE], (len(run.timeline.semaphores), 1)))
-        run.first_link, run.links = memory.append(c.LINKS, links), len(links)
-        order = ticket.number * self.orders + len(self.cards) + rank * queues
-        after = NONE if run.after is None else run.after.row
-        row = (
-            ticket.row, ops, run.semaphores, run.out, run.first_link, rank * self._resources_a_card,
-            *ticket.sharing, order, run.program.first, run.program.queues, after,
-        )  # fmt: skip
-        run.row = memory.append(c.RUNS, np.array([row], np.int64))
-        memory.ensure(c.INBOXES, run.row + 1)
-        memory.ensure(c.PARTS, run.row + 1)
-        memory.rows(c.INBOXES)[run.row], memory.rows(c.PARTS)[run.row] = NONE, run.program.parts.reshape(-1)
-
-    def _post(self, queue: int, run: int, number: int) -> None:
-        """Put a run last into the inbox of a queue."""
+    def fail(self, rank: int, queue: str, cause: Exception) -> bool:
+        """As `Cluster.fail`; the card is told apart from those that were one with it."""
+        own = self._queue_number(rank, queue)
+        if self._classes is None:
+            return False
+        number = int(self._classes.standing[rank]) * len(self.queue_names) + own
+        slot = executes(self.calendar.machine.mem, number)
+        if slot == NONE or ends_now(self.calendar.machine, slot):
+            return slot != NONE
+        self._folder.mark(min(self.cards[rank].resources.values()))
+        self._regroup()
+        number = rank * len(self.queue_names) + own
         memory = self.calendar.memory
-        row = memory.rows(c.QUEUES)[queue]
-        if row[c.INBOX] == NONE:
-            row[c.INBOX] = run
-        else:
-            memory.rows(c.INBOXES)[row[c.INBOX_LAST], number] = run
-        row[c.INBOX_LAST] = run
-        if row[c.RUN] == NONE:
-            make_ready(memory.mem, queue)
-
-    def _meetings(self, ticket: CompiledTicket, places: Sequence[Place], classes: Partition) -> Ints:
-        """The rows of the exchanges of places of one class: who must come, and what all of them demand together."""
-        place, rows = places[0], list[list[int]]()
-        come = len({int(classes.standing[member.rank]) for member in place.members})
-        slot = self._slot(place, classes)
-        for number, priced in enumerate(self._folder.priced(place)):
-            row = [0] * c.MEETING_COLUMNS
-            row[c.LATE] = row[c.STARTED] = row[c.ENDED] = row[c.FIRST_MEMBER] = NONE
-            row[c.M_WEIGHT], row[c.M_PRIORITY] = place.sharing
-            row[c.SLOT], row[c.MEMBERS] = slot, come
-            row[c.M_ORDER] = ticket.number * self.orders + slot // len(self.queue_names)
-            if priced is None:
-                row[c.MEMBERS] += 1  # it never starts
-            else:
-                self._price(row, priced, place.offers[number].is_eager)
-                row[c.M_SHARE] = self._folder.share(places, number, classes)
-                if row[c.M_SHARE] != NONE:
-                    uses = self.calendar.shares.uses_of(row[c.M_SHARE])
-                    row[c.M_NODES] = self._nodes_for(place, uses)
-            rows.append(row)
-        return np.array(rows, np.int64).reshape(-1, c.MEETING_COLUMNS)[place.kinds]
-
-    @staticmethod
-    def _price(row: list[int], priced: Priced, is_eager: bool) -> None:
-        """When an exchange begins to flow and what holds it, with both ends of an eager message or its sender alone."""
-        row[c.IS_EAGER], row[c.M_ALONE] = is_eager, priced.share.alone_ps
-        row[c.BOTH_FIXED], row[c.BOTH_BOUND] = priced.share.fixed_ps, BOUNDS.index(priced.share.bound)
-        row[c.M_FIXED], row[c.M_BOUND] = priced.alone.fixed_ps, BOUNDS.index(priced.alone.bound)
-
-    def _slot(self, place: Place, classes: Partition) -> int:
-        """The queue in which an exchange's owner waits: the sender of a transfer, or the lowest of a collective."""
-        standing = {int(classes.standing[member.rank]): member.part for member in place.members if member.sends}
-        standing = standing or {int(classes.standing[member.rank]): member.part for member in place.members}
-        rank = min(standing)
-        (name,) = standing[rank].program.link_queues
-        return rank * len(self.queue_names) + self.queue_names.index(name)
-
-    def _nodes_for(self, place: Place, count: int) -> int:
-        """Where a group keeps its uses; exchanges of one group never overlap, for its members come one by one."""
-        key = (place.ranks, place.is_transfer)
-        first, room = self._nodes.get(key, (0, 0))
-        if room < count:
-            first = self.calendar.reserve_nodes(count)
-            self._nodes[key] = (first, count)
-        return first
+        row = memory.rows(c.RUNS)[memory.rows(c.QUEUES)[number, c.RUN], c.R_TICKET]
+        next(ticket for ticket in self.in_flight if ticket.row == row).fail(cause, self.now_ps)
+        self._history.append(Event(failed=number))
+        fail_queue(self.calendar.machine, number)
+        return True
 
     # time
 
@@ -336,12 +265,8 @@ class CompiledCluster(Machines):
                 continue
             self.in_flight.remove(ticket)
             self._fill(ticket)
-            for place in ticket.matching.places:
-                if place.is_transfer and (orphan := next(place.orphans, None)) is not None:
-                    name = place.encounter(orphan[0]).name
-                    ticket.cause = ProgramError(f"{name} was sent, and rank {orphan[1]} never receives it")
-                    break
-            ticket.end_ps = done
+            if ticket.cause is None:
+                ticket.end(done)
             self.ledger.add(ticket.columns, ticket.exchanged)
             self._release(ticket)
         if not self.in_flight:

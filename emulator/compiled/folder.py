@@ -49,6 +49,7 @@ class Folder:
             for number, index in enumerate(card.resources.values()):
                 self._owner[index], self._unit[index] = card.rank, number
         self._marked: set[int] = set()
+        self.resources_a_card = len(cards[0].resources)
 
     def priced(self, place: Place) -> list[Priced | None]:
         """What every offer of a place demands; None for one that never takes place."""

@@ -28,7 +28,7 @@ def run_until(m: Machine, ticket: int, until_ps: int) -> int:
     room for stretches, TOO_MANY when a resource (`FAULT`) has more members than can be counted.
     """
     mem, counts = m.mem, m.flows[6]
-    done = mem[c.TICKETS] + 2 * ticket + c.DONE
+    done = mem[c.TICKETS] + c.TICKET_COLUMNS * ticket + c.DONE
     while True:
         while mem[c.READY]:
             mem[c.READY] -= 1
@@ -123,6 +123,9 @@ def advance(mem: Ints, queue: int) -> None:
         entry = mem[c.ENTRIES] + mem[row + c.PC] * c.ENTRY_COLUMNS
         step = mem[row + c.STEP]
         if step == c.FETCH:
+            if q.has_failed(mem, run):
+                q.abandon(mem, queue)
+                continue
             while mem[row + c.WAITED] < mem[entry + c.WAIT_COUNT]:
                 wait = mem[c.WAITS] + 2 * (mem[entry + c.FIRST_WAIT] + mem[row + c.WAITED])
                 if q.blocks(mem, queue, mem[run + c.R_SEMAPHORES] + mem[wait + c.INDEX], mem[wait + c.REACH]):
@@ -202,8 +205,12 @@ def dispatched(mem: Ints, queue: int, run: int, entry: int) -> bool:
         q.finish_entry(mem, queue, max(issued, mem[meeting + c.STARTED]), c.DEPENDENCY, mem[meeting + c.LATE])
         return True
     semaphore = mem[run + c.R_SEMAPHORES] + mem[entry + c.SEMAPHORE]
-    if action == c.WAIT and q.blocks(mem, queue, semaphore, mem[entry + c.COUNT]):
-        return False
+    if action == c.WAIT:
+        if q.has_failed(mem, run) and mem[mem[c.SEMAPHORES] + 2 * semaphore] < mem[entry + c.COUNT]:
+            q.abandon(mem, queue)
+            return True
+        if q.blocks(mem, queue, semaphore, mem[entry + c.COUNT]):
+            return False
     if action == c.SIGNAL:
         q.signal(mem, semaphore, mem[entry + c.COUNT])
     op = mem[c.OPS] + (mem[run + c.R_OPS] + mem[entry + c.SITE]) * c.OP_COLUMNS

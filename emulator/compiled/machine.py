@@ -69,7 +69,7 @@ S_ISSUED, S_START, S_END, S_BOUND, S_LATE = range(5)
 DISPATCH_BOUND, DEPENDENCY = 4, 5
 
 # Columns of a ticket, of a semaphore, of a resource, of a pending end, and of a priority in use.
-LEFT, DONE = range(2)
+LEFT, DONE, HAS_FAILED = range(3)
 VALUE, FIRST_BLOCKED = range(2)
 KIND_BOUND, OWNER, CLAIMED, IS_DIRTY, TOTAL, ROOM, COUPLED = range(7)
 P_DUE, P_SLOT, P_VERSION = range(3)
@@ -77,7 +77,7 @@ PRIORITY, IN_USE = range(2)
 
 # How many columns each table has; QUEUE-wide ones have one a queue of a card, PARTS two.
 QUEUE_COLUMNS, ENTRY_COLUMNS, OP_COLUMNS, SHARE_COLUMNS, USE_COLUMNS, RUN_COLUMNS = 12, 8, 5, 5, 3, 12
-MEETING_COLUMNS, ACTIVITY_COLUMNS, SPAN_COLUMNS, RESOURCE_COLUMNS, PENDING_COLUMNS = 20, 19, 5, 7, 3
+MEETING_COLUMNS, ACTIVITY_COLUMNS, SPAN_COLUMNS, RESOURCE_COLUMNS, PENDING_COLUMNS, TICKET_COLUMNS = 20, 19, 5, 7, 3, 3
 
 # Why the loop returned.
 TICKET_DONE, REACHED, DRY, GROW, TOO_MANY = range(5)

@@ -88,11 +88,30 @@ def take_run(mem: Ints, queue: int) -> bool:
 
 
 @njit(cache=True)
+def has_failed(mem: Ints, run: int) -> bool:
+    """Whether the submission of a run (its address) has failed: nothing more of it is issued."""
+    return bool(mem[mem[c.TICKETS] + c.TICKET_COLUMNS * mem[run + c.R_TICKET] + c.HAS_FAILED])
+
+
+@njit(cache=True)
+def abandon(mem: Ints, queue: int) -> None:
+    """A queue leaves its program where it stands; of what it had issued, only that stays."""
+    row = mem[c.QUEUES] + queue * c.QUEUE_COLUMNS
+    if mem[row + c.STEP] != c.FETCH:
+        run = mem[c.RUNS] + mem[row + c.RUN] * c.RUN_COLUMNS
+        span = mem[c.SPANS] + (mem[run + c.R_SPANS] + mem[row + c.PC] - mem[run + c.R_FIRST]) * c.SPAN_COLUMNS
+        mem[span + c.S_ISSUED] = mem[row + c.ISSUED]
+    mem[row + c.PC], mem[row + c.STEP], mem[row + c.WAITED] = mem[row + c.END], c.FETCH, 0
+    mem[row + c.BLOCKED_ON] = mem[row + c.NEXT_BLOCKED] = NONE
+    make_ready(mem, queue)
+
+
+@njit(cache=True)
 def end_run(mem: Ints, queue: int) -> None:
     """A queue has executed all it had to of a program."""
     row = mem[c.QUEUES] + queue * c.QUEUE_COLUMNS
     run = mem[c.RUNS] + mem[row + c.RUN] * c.RUN_COLUMNS
-    ticket = mem[c.TICKETS] + 2 * mem[run + c.R_TICKET]
+    ticket = mem[c.TICKETS] + c.TICKET_COLUMNS * mem[run + c.R_TICKET]
     mem[row + c.RUN] = NONE
     mem[run + c.R_LEFT] -= 1
     if mem[run + c.R_LEFT] == 0:  # programs that go in turn wait for this one

@@ -138,6 +138,23 @@ def grant(m: Machine) -> None:
 
 
 @njit(cache=True)
+def wait_no_more(m: Machine, slot: int) -> None:
+    """An activity that waits for a unit is not to have it any more."""
+    mem, state = m.mem, f.state_of(m.flows)
+    waiting = mem[c.WAITING_LIST]
+    mem[c.WAITERS] -= 1
+    for k in range(mem[c.WAITERS]):
+        if mem[waiting + k] == slot:
+            mem[waiting + k] = mem[waiting + mem[c.WAITERS]]
+            break
+    f.hold(state, slot, NONE, mem[c.NOW])
+    if state.slots[slot, f.HELD] != NONE:
+        f.forget(m.flows, slot)
+    if mem[c.WAITERS]:
+        mem[c.ROUND_DUE] = 1
+
+
+@njit(cache=True)
 def sort_waiting(mem: Ints, count: int) -> None:
     """By arrival, then the highest priority, then order."""
     waiting = mem[c.WAITING_LIST]

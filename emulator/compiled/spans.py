@@ -95,7 +95,10 @@ class SpanTable(Sequence[Span]):
             rows = [self._of[self.standing[member.rank]].rows[member.rows, S_ISSUED] for member in members]
             issued = np.stack(rows)
             last, ranks = issued.max(axis=0), np.array([member.rank for member in members])
-            found = np.where(issued.min(axis=0) == last, NONE, ranks[(issued == last).argmax(axis=0)])
+            together = (issued.min(axis=0) == last) | (issued == NONE).any(
+                axis=0
+            )  # or it was sent, and nobody came yet
+            found = np.where(together, NONE, ranks[(issued == last).argmax(axis=0)])
             if place.is_transfer:
                 eager = np.array([offer.is_eager for offer in place.offers])[place.kinds]
                 found[eager & (found == place.ranks[1])] = NONE  # it was sent already

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...isa.errors import ProgramError
 from ..exchange import Exchanged, Sharing
 from ..span import Span
 from ..span_columns import CardColumns
@@ -52,6 +53,20 @@ class CompiledTicket:
     def is_over(self) -> bool:
         """Whether it has ended, well or not."""
         return self.end_ps != NONE or self.cause is not None
+
+    def end(self, now_ps: int) -> None:
+        """All queues have come to the end of its programs; somebody may have sent what nobody receives."""
+        self.end_ps = now_ps
+        for place in self.matching.places:
+            if place.is_transfer and (orphan := next(place.orphans, None)) is not None:
+                name = place.encounter(orphan[0]).name
+                self.cause = ProgramError(f"{name} was sent, and rank {orphan[1]} never receives it")
+                return
+
+    def fail(self, cause: Exception, now_ps: int) -> None:
+        """It ends with `cause`, if it has not failed before; what is being executed may run to its end."""
+        if self.cause is None:
+            self.cause, self.end_ps = cause, now_ps
 
     def at(self, meeting: int) -> Encounter:
         """The exchange of a meeting."""
