@@ -177,6 +177,7 @@ class CompiledCluster(Machines):
 
     def cancel(self, ticket: CompiledTicket, cause: Exception | None = None) -> None:
         """As `Cluster.cancel`."""
+        self._collect()  # one that had nothing to do
         if ticket not in self.in_flight:
             return
         ticket.fail(cause or Cancelled(f"submission {ticket.number} was cancelled at {self.now_ps} ps"), self.now_ps)
