@@ -76,6 +76,15 @@ def in_lanes(questions: Sequence[Question], tables: Mapping[str, Table]) -> tupl
     return numbers, rest_plain
 
 
+def scalars_of(sites: Sequence[Site], tables: Mapping[str, Table]) -> list[str]:
+    """The program's extents beside tables that instructions of some sites may read."""
+    names: dict[str, None] = {}
+    for site in sites:
+        named, sizes = _names(site)
+        names |= dict.fromkeys(site.extents.get(name, name) for name in (*named, *sizes))
+    return [name for name in names if name not in tables]
+
+
 def _names(site: Site) -> tuple[list[str], list[str]]:
     """The vector extents that an instruction reads, and the scalar ones that it may need, by the block's names."""
     instruction, types = site.instruction, site.block.types

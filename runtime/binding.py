@@ -64,7 +64,9 @@ def step_bindings(plan: JobPlan, step: Step, routed: Mapping[str, LayerLoads] = 
             known[key] = shared | share | standing | {SHARE: (rows,)}
         commons.append(known[key])
     check_room(plan.graph, layout, largest, routed)
-    extents = rank_extents(commons, rank_tables(plan.graph, layout, routed))
+    comes_again = all(plan.kept_loads.get(id(own.loads)) is own for own in routed.values())
+    tables = rank_tables(plan.graph, layout, routed, plan.kept_tables if comes_again else None)
+    extents = rank_extents(commons, tables)
     return [Binding(own, layout.group_indices[rank]) for rank, own in enumerate(extents)]
 
 

@@ -84,14 +84,20 @@ def kinds(graph: Graph) -> list[tuple[int, int]]:
     )
 
 
-def rank_tables(graph: Graph, layout: Layout, loads: Mapping[str, LayerLoads]) -> list[Tables]:
-    """What every rank binds of a step's loads; ranks of a stage with as many experts name the same tables."""
+def rank_tables(
+    graph: Graph, layout: Layout, loads: Mapping[str, LayerLoads], kept: dict[object, Tables] | None = None
+) -> list[Tables]:
+    """What every rank binds of a step's loads; ranks of a stage with as many experts name the same tables.
+
+    `kept` has those of earlier steps, for loads that come again.
+    """
     totals = sorted({own.loads.shape[-1] for own in loads.values()})
-    stages, found = layout.stage_layers(len(graph.layers)), dict[tuple[object, ...], Tables]()
+    stages, found = layout.stage_layers(len(graph.layers)), {} if kept is None else kept
+    step = tuple(loads.values())  # known by their identity
     by_rank = []
     for rank in range(layout.cards):
         card = layout.expert_card_of(rank)
-        key = (layout.stage_of(rank), *(card < total % layout.ep for total in totals))
+        key = (layout.stage_of(rank), *(card < total % layout.ep for total in totals), step)
         if key not in found:
             names = [layer_name(graph.layers[index]) for index in stages[layout.stage_of(rank)]]
             found[key] = _tables(layout, card, names, loads)

@@ -21,7 +21,7 @@ def senders(layout: Layout) -> int:
     return layout.exchange if layout.experts_travel else 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LayerLoads:
     """The loads of one layer's experts, or of their slots, and what follows from them on all ranks of a stage at once.
 
@@ -110,7 +110,12 @@ class LayerLoads:
         return homes
 
 
-def loads_of(routed: Mapping[str, Loads], layout: Layout) -> dict[str, LayerLoads]:
-    """A step's loads by extent, one object for layers of equal loads (by identity)."""
-    known: dict[int, LayerLoads] = {}
+def loads_of(
+    routed: Mapping[str, Loads], layout: Layout, kept: dict[int, LayerLoads] | None = None
+) -> dict[str, LayerLoads]:
+    """A step's loads by extent, one object for layers of equal loads (by identity).
+
+    `kept` has those of earlier steps, which come again.
+    """
+    known = {} if kept is None else kept
     return {name: known.setdefault(id(loads), LayerLoads(layout, loads)) for name, loads in routed.items()}

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from ..emulator.hbm import Hbm
 from ..emulator.spec import CardSpec
 from ..isa.dtype import BF16, DType
+from ..isa.loads import Table
 from ..isa.program import Binding
 from ..isa.work import Unit
 from ..models.blocks import Graph
@@ -198,6 +199,16 @@ class JobPlan:
             last = [(request.index, request.most_kv_tokens - 1) for request in self._asked]
             steps.append(Step(0, "decode", tuple(Entry(index, start, 1, True) for index, start in last)))
         return [portion for step in steps for portion in portions(self, step)]
+
+    @cached_property
+    def kept_tables(self) -> dict[object, dict[str, Table]]:
+        """What ranks bind of loads that are the same in many steps."""
+        return {}
+
+    @cached_property
+    def kept_loads(self) -> dict[int, LayerLoads]:
+        """Loads of expert layers that are the same in many steps, by the identity of their numbers."""
+        return {}
 
     @cached_property
     def variants(self) -> tuple[Variant, ...]:

@@ -194,7 +194,7 @@ def step_routing(plan: JobPlan, index: int, tokens: Sequence[int], routing: Rout
         if key not in dealt:
             dealt[key] = deal_slots(loads, plan.placements[name], senders(plan.layout))
         found[slots_extent(name)] = dealt[key]
-    return loads_of(found, plan.layout)
+    return loads_of(found, plan.layout, plan.kept_loads if isinstance(routing, Even) else {})
 
 
 def _of_layers(routing: Routing, layers: Collection[Routed]) -> list[Loads]:

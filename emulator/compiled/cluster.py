@@ -134,6 +134,8 @@ class CompiledCluster(Machines):
         for event in self._history:
             for batch in event.submitted.batches if event.submitted is not None else ():
                 batch.release()
+        for prepared in self._prepared.values():
+            prepared.lanes.release()
         self._history.clear()
         self._classes, self._idle_ps = None, self.now_ps
 

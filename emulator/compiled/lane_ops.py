@@ -18,7 +18,7 @@ from ..calendar.solver import Ints
 from ..card import Card, Op
 from ..costs import Cost, Costs
 from ..lane_costs import Lanes, LaneSizes, lane_work, rows_of
-from ..lane_jobs import Alike, Job, alike, in_lanes, jobs_of
+from ..lane_jobs import Alike, Job, alike, in_lanes, jobs_of, scalars_of
 from ..site import Site
 from ..timeline import Timeline
 from ..units.lanes import LaneDemand, lane_demand
@@ -53,6 +53,7 @@ class Batch:
         self._taken: list[tuple[int, int, int]] = []
         self._plain: dict[int, bool] = {}
         self._ops: dict[tuple[int, str, int], Op] = {}
+        self._asked: dict[tuple[int, int], Op] = {}
         self._kinds: dict[tuple[int, str], Op] = {}
         self._first = min(card.resources.values())
 
@@ -217,12 +218,16 @@ class Batch:
 
     def op(self, place: int, number: int) -> Op:
         """One operation as an object, the same for equal costs."""
+        found = self._asked.get((place, number))
+        if found is not None:
+            return found
         question = self.timeline.questions[number]
         cost = self.costs.cost(number, self.bindings[place])
         key = (id(cost), question.site.queue, question.form)
         if key not in self._ops:
             self._ops[key] = self.card.ops([question], [cost], ())[0]
-        return self._ops[key]
+        made = self._asked[place, number] = self._ops[key]
+        return made
 
     def classes(self) -> list[int]:
         """For every rank of the batch the first in whose lanes all is equal, all-to-alls included."""
@@ -262,7 +267,7 @@ class LaneOps(Ops):
         number = int(self.asked[site])
         return self.batch.leader(number) if self.batch.has_exchange(number) else NONE
 
-    @property
+    @cached_property
     def likeness(self) -> object:
         """As `Ops.likeness`; the places of shares in their table tell nothing, for amounts say what they are."""
         rows = self.batch.rows[self.place].copy()
@@ -303,7 +308,6 @@ class _Made(Sequence[Op]):
 
     def __init__(self, batch: Batch, place: int, base: Ops) -> None:
         self._batch, self._place, self._base = batch, place, base
-        self._known: dict[int, Op] = {}
 
     def __len__(self) -> int:
         return len(self._base.made)
@@ -317,42 +321,84 @@ class _Made(Sequence[Op]):
             return [self[number] for number in range(*index.indices(len(self)))]
         if not self._batch.is_lane(index):
             return self._base.made[index]
-        if index not in self._known:
-            self._known[index] = self._batch.op(self._place, index)
-        return self._known[index]
+        return self._batch.op(self._place, index)
 
 
-def lane_ops(
-    timeline: Timeline, costs: Costs, card: Card, shares: Shares, bindings: Sequence[Binding]
-) -> tuple[Batch, list[Ops]] | None:
-    """What every rank's sites ask, made in lanes; None where too few ranks differ, or all bind tuples alone.
+class KeptLanes:
+    """The batch of a program's latest submission, for the next one in which all that its lanes read is the same.
 
-    Ranks of which all costs are equal get the same object.
+    Kept only where ranks turned out to be alike: what is uneven hardly comes again, and takes much room.
     """
-    distinct = {id(binding.extents): binding for binding in bindings}
-    groups = alike(list(distinct.values())) if len(distinct) >= FEWEST_RANKS else None
-    if groups is None:
-        return None
-    if any(own.tables.keys() != groups[0].tables.keys() for own in groups):
-        return None
-    numbers, plain = in_lanes(timeline.questions, groups[0].tables)
-    if not numbers:
-        return None
-    batch = Batch(timeline, costs, card, shares, list(distinct.values()))
-    batch.fill(groups, numbers)
-    rest = tuple(sorted({*range(len(timeline.questions))} - {*numbers}))
-    places = dict(zip(distinct, batch.classes(), strict=True))
-    bases: dict[tuple[int, ...], Ops] = {}
-    known: dict[tuple[int, int], Ops] = {}
-    found = []
-    for binding in bindings:
-        shared = binding.extents.common if plain and isinstance(binding.extents, RankExtents) else binding.extents
-        own = costs.answers(binding, rest, shared)
-        key = tuple(map(id, own))
-        base = bases[key] if key in bases else bases.setdefault(key, _base(batch, rest, own))
-        place = places[id(binding.extents)]
-        found.append(known.setdefault((place, id(base)), LaneOps(batch, place, base)))
-    return batch, found
+
+    def __init__(self, timeline: Timeline, costs: Costs, card: Card, shares: Shares) -> None:
+        self._made_of = timeline, costs, card, shares
+        self._key: object = None
+        self._retired: list[Batch] = []
+        self._kept: tuple[Batch, list[int]] | None = None
+        self._held: object = None  # whose identity is part of the key
+        self._lanes: dict[frozenset[str], tuple[list[int], bool, list[str]]] = {}
+
+    def ops(self, bindings: Sequence[Binding]) -> tuple[Batch, list[Ops], bool] | None:
+        """What every rank's sites ask, made in lanes, and whether the batch is kept.
+
+        None where too few ranks differ, or all bind tuples alone. Ranks of which all costs are equal get the same
+        object.
+        """
+        timeline, costs, _, _ = self._made_of
+        distinct = {id(binding.extents): binding for binding in bindings}
+        groups = alike(list(distinct.values())) if len(distinct) >= FEWEST_RANKS else None
+        if groups is None or any(own.tables.keys() != groups[0].tables.keys() for own in groups):
+            return None
+        numbers, plain, names = self._in_lanes(groups[0].tables)
+        if not numbers:
+            return None
+        batch, classes = self._batch(groups, numbers, names, list(distinct.values()))
+        rest = tuple(sorted({*range(len(timeline.questions))} - {*numbers}))
+        places = dict(zip(distinct, classes, strict=True))
+        bases: dict[tuple[int, ...], Ops] = {}
+        known: dict[tuple[int, int], Ops] = {}
+        found = []
+        for binding in bindings:
+            shared = binding.extents.common if plain and isinstance(binding.extents, RankExtents) else binding.extents
+            own = costs.answers(binding, rest, shared)
+            key = tuple(map(id, own))
+            base = bases[key] if key in bases else bases.setdefault(key, _base(batch, rest, own))
+            at = places[id(binding.extents)], id(base)
+            found.append(known[at] if at in known else known.setdefault(at, LaneOps(batch, at[0], base)))
+        return batch, found, self._kept is not None
+
+    def release(self) -> None:
+        """Nothing is in flight: leave the shares of batches that are no longer kept to others."""
+        for batch in self._retired:
+            batch.release()
+        self._retired.clear()
+
+    def _in_lanes(self, tables: Mapping[str, Table]) -> tuple[list[int], bool, list[str]]:
+        """As `in_lanes`, and the extents beside tables that lanes may read."""
+        questions, key = self._made_of[0].questions, frozenset(tables)
+        if key not in self._lanes:
+            numbers, plain = in_lanes(questions, tables)
+            self._lanes[key] = numbers, plain, scalars_of([questions[number].site for number in numbers], tables)
+        return self._lanes[key]
+
+    def _batch(
+        self, groups: Sequence[Alike], numbers: Sequence[int], names: Sequence[str], bindings: Sequence[Binding]
+    ) -> tuple[Batch, list[int]]:
+        """The lanes' costs, and for every rank the first whose are equal."""
+        key = tuple(
+            (id(own.tables), own.ranks.tobytes(), own.places.tobytes(), *[own.common.get(name) for name in names])
+            for own in groups
+        )
+        if self._kept is not None and key == self._key:
+            return self._kept
+        batch = Batch(*self._made_of, bindings)
+        batch.fill(groups, numbers)
+        classes = batch.classes()
+        if self._kept is not None:
+            self._retired.append(self._kept[0])
+        self._kept = (batch, classes) if 2 * len(set(classes)) <= len(classes) else None
+        self._key, self._held = key, [own.tables for own in groups]
+        return batch, classes
 
 
 def _base(batch: Batch, rest: Sequence[int], costs: Sequence[Cost]) -> Ops:

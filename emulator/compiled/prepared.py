@@ -12,7 +12,7 @@ from ..ticket import Submission
 from ..timeline import Timeline
 from .calendar import CompiledCalendar
 from .flatten import FlatProgram
-from .lane_ops import Batch, lane_ops
+from .lane_ops import Batch, KeptLanes
 from .ops import Ops
 
 
@@ -28,6 +28,7 @@ class FlatPrepared:
         self._by_list: dict[int, tuple[list[Cost], Ops]] = {}
         self._ops: dict[tuple[int, ...], Ops] = {}
         self._latest: Sequence[Op] = ()
+        self.lanes = KeptLanes(self.timeline, self._costs, card, calendar.shares)
         self._flat: FlatProgram | None = None
 
     def ops(self, submission: Submission) -> Ops:
@@ -50,12 +51,12 @@ class FlatPrepared:
         return known
 
     def ops_of(self, submissions: Sequence[Submission]) -> tuple[list[Ops], Batch | None]:
-        """`ops` of many ranks; those whose loads all differ are costed together, in a batch to be released."""
-        calendar, bindings = self._calendar, [submission.binding for submission in submissions]
-        found = lane_ops(self.timeline, self._costs, self._card, calendar.shares, bindings)
+        """`ops` of many ranks; those whose loads differ are costed together, perhaps in a batch to be released."""
+        found = self.lanes.ops([submission.binding for submission in submissions])
         if found is None:
             return [self.ops(submission) for submission in submissions], None
-        return found[1], found[0]
+        batch, ops, is_kept = found
+        return ops, None if is_kept else batch
 
     def flat(self, ops: Ops, queues: Sequence[str]) -> FlatProgram:
         """The program's entries in the calendar's tables."""

@@ -17,7 +17,7 @@ from siltwin.emulator.calendar.wide import divided, rounded_up
 from siltwin.emulator.cluster import Cluster
 from siltwin.emulator.compiled import machine as c
 from siltwin.emulator.compiled.cluster import CompiledCluster
-from siltwin.emulator.compiled.lane_ops import LaneOps, lane_ops
+from siltwin.emulator.compiled.lane_ops import LaneOps
 from siltwin.emulator.compiled.ops import Ops
 from siltwin.emulator.costs import Costs
 from siltwin.emulator.lane_costs import IN_LANES
@@ -128,7 +128,7 @@ def in_lanes_and_alone(card: CardSpec, bindings: list[Binding], more: str = "") 
     program = layers(card, more)
     cluster = CompiledCluster(card, make_cluster("single", 1, 10**10, 10**6).topology())
     timeline, calendar, first = Timeline(program), cluster.calendar, cluster.cards[0]
-    found = lane_ops(timeline, Costs(timeline, card), first, calendar.shares, bindings)
+    found = KeptLanes(timeline, Costs(timeline, card), first, calendar.shares).ops(bindings)
     assert found is not None
     batch, ops = found
     numbers = {unit: number for number, unit in enumerate((*first.resources, "link"))}
@@ -185,7 +185,7 @@ def test_equal_ranks_share_one_object_and_others_have_their_own() -> None:
     cluster = CompiledCluster(card, make_cluster("single", 1, 10**10, 10**6).topology())
     bindings = bound(loads(np.random.default_rng(1), "zipf"))
     again = [*bindings, Binding(bindings[3].extents, {"g": 3})]
-    found = lane_ops(timeline, Costs(timeline, card), cluster.cards[0], cluster.calendar.shares, again)
+    found = KeptLanes(timeline, Costs(timeline, card), cluster.cards[0], cluster.calendar.shares).ops(again)
     assert found is not None and found[1][3] is found[1][-1] and found[1][3] is not found[1][4]
     assert all(isinstance(ops, LaneOps) for ops in found[1])
 
@@ -197,11 +197,11 @@ def test_ranks_whose_costs_come_out_equal_share_one_object_though_their_counts_d
     cluster = CompiledCluster(card, make_cluster("single", 1, 10**10, 10**6).topology())
     own = np.array([[1, 2, 3, 4, 5], [5, 4, 3, 2, 1]])[np.arange(RANKS * RANKS) // RANKS % 2].reshape(RANKS, RANKS, -1)
     each = [own.transpose(1, 0, 2).reshape(RANKS, RANKS * EXPERTS)] * LAYERS
-    found = lane_ops(timeline, Costs(timeline, card), cluster.cards[0], cluster.calendar.shares, bound(each))
+    found = KeptLanes(timeline, Costs(timeline, card), cluster.cards[0], cluster.calendar.shares).ops(bound(each))
     assert found is not None and len({id(ops) for ops in found[1]}) == 1
     each[1] = each[1].copy()
     each[1][3, 7] += 1  # one row more from rank 3 to rank 1
-    found = lane_ops(timeline, Costs(timeline, card), cluster.cards[0], cluster.calendar.shares, bound(each))
+    found = KeptLanes(timeline, Costs(timeline, card), cluster.cards[0], cluster.calendar.shares).ops(bound(each))
     assert found is not None and len({id(ops) for ops in found[1]}) == 3
 
 
@@ -213,7 +213,7 @@ def test_an_all_to_all_of_more_rows_than_there_are_is_named_as_it_is_alone() -> 
     for binding in bindings:
         assert isinstance(binding.extents, RankExtents)
         binding.extents.tables["sent.1"].values[5] = ROOM  # to each member
-    found = lane_ops(timeline, costs, cluster.cards[0], cluster.calendar.shares, bindings)
+    found = KeptLanes(timeline, costs, cluster.cards[0], cluster.calendar.shares).ops(bindings)
     assert found is not None
     number = next(n for n, question in enumerate(timeline.questions) if question.site.extents.get("sent") == "sent.1")
     assert found[0].exchange(number + 1, np.arange(5)).sent.shape == (5, RANKS)
@@ -226,7 +226,7 @@ def test_few_ranks_are_costed_one_by_one() -> None:
     timeline = Timeline(layers(card))
     cluster = CompiledCluster(card, make_cluster("single", 1, 10**10, 10**6).topology())
     few = bound(loads(np.random.default_rng(1), "zipf"))[:3]
-    assert lane_ops(timeline, Costs(timeline, card), cluster.cards[0], cluster.calendar.shares, few) is None
+    assert KeptLanes(timeline, Costs(timeline, card), cluster.cards[0], cluster.calendar.shares).ops(few) is None
 
 
 def test_a_rank_with_more_rows_than_room_is_named_as_it_is_alone() -> None:
@@ -236,7 +236,7 @@ def test_a_rank_with_more_rows_than_room_is_named_as_it_is_alone() -> None:
     bindings = bound(loads(np.random.default_rng(1), "zipf"), room=100)
     errors = []
     for ask in (
-        lambda: lane_ops(timeline, Costs(timeline, card), cluster.cards[0], cluster.calendar.shares, bindings),
+        lambda: KeptLanes(timeline, Costs(timeline, card), cluster.cards[0], cluster.calendar.shares).ops(bindings),
         lambda: [Costs(timeline, card).answers(binding) for binding in bindings],
     ):
         with pytest.raises(ProgramError, match="permute: all counts 128 rows, and there are 100") as raised:
