@@ -130,7 +130,7 @@ def in_lanes_and_alone(card: CardSpec, bindings: list[Binding], more: str = "") 
     timeline, calendar, first = Timeline(program), cluster.calendar, cluster.cards[0]
     found = KeptLanes(timeline, Costs(timeline, card), first, calendar.shares).ops(bindings)
     assert found is not None
-    batch, ops = found
+    batch, ops, _ = found
     numbers = {unit: number for number, unit in enumerate((*first.resources, "link"))}
     alone = Costs(timeline, card)
     for rank, binding in enumerate(bindings):
