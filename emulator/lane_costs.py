@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -109,3 +110,25 @@ def lane_work(instruction: Instruction, sizes: LaneSizes) -> Work:
     """The Work of an instruction in lanes; ProgramError where a lane's counts do not fit."""
     given: Any = sizes
     return instruction.work(given)
+
+
+def of_lane(work: Work, lane: int) -> Work:
+    """One lane of a Work in lanes, as the instruction's Work of that card alone is."""
+    shape: Any = work.shape
+    own = (
+        None
+        if shape is None
+        else replace(shape, **{name: _of_lane(getattr(shape, name), lane) for name in _named(shape)})
+    )
+    numbers = {name: _of_lane(getattr(work, name), lane) for name in _named(work) if name != "shape"}
+    return replace(work, shape=own, **numbers)
+
+
+def _named(value: Any) -> list[str]:
+    return [field.name for field in fields(value)]
+
+
+def _of_lane(value: Any, lane: int) -> Any:
+    if isinstance(value, tuple):
+        return tuple([_of_lane(item, lane) for item in value])
+    return int(value[lane]) if isinstance(value, np.ndarray) else value

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..emulator.calendar.solver import Ints
 from ..emulator.card import Op
+from ..emulator.compiled.lane_works import lane_works
 from ..emulator.site import Site
 from ..emulator.span import BOUNDS
 from ..emulator.span_columns import CardColumns
@@ -42,7 +43,7 @@ class Kind(NamedTuple):
 class Known(NamedTuple):
     """An instruction under its cost: the number of its kind, and what one execution asks."""
 
-    op: Op  # kept alive, since its cost is found by its identity
+    op: Op | None  # kept alive, since its cost is found by its identity
     kind: int
     ops: int
     num_bytes: int
@@ -86,8 +87,11 @@ class PhaseTime:
         """Add a stretch of time."""
         self._elapsed_ps += found.elapsed_ps
         places: defaultdict[int, set[tuple[int, int]]] = defaultdict(set)
-        for held in found.held:
-            self._add_card(held, places)
+        asked = [(held, np.unique(held.card.sites[held.rows]).tolist()) for held in found.held]
+        works = lane_works((held.card.ops, sites) for held, sites in asked)
+        for held, sites in asked:
+            own = [works.get((id(held.card.ops), site)) for site in sites]
+            self._add_card(held, sites, own, places)
         executed = {id(card.timeline): np.bincount(card.sites).tolist() for card in found.cards if len(card)}
         runs = _runs_of_ranks(found.cards)
         for kind, sites in places.items():
@@ -96,12 +100,18 @@ class PhaseTime:
                 once[timeline] += executed[timeline][site]
             self._sums[kind].count += max(sum(once[timeline] * n for timeline, n in own) for own in runs)
 
-    def _add_card(self, held: Held, places: dict[int, set[tuple[int, int]]]) -> None:
+    def _add_card(
+        self, held: Held, sites: list[int], works: list[Work | None], places: dict[int, set[tuple[int, int]]]
+    ) -> None:
+        """Add a card's part; `works` are those of its sites that are known without their operations."""
         card, rows = held.card, held.rows
-        sites, where = np.unique(card.sites[rows], return_inverse=True)
+        where = np.searchsorted(sites, card.sites[rows])
         asked, timeline = card.timeline.sites, id(card.timeline)
-        known = [self._instruction_of(asked[site], card.ops[site]) for site in sites.tolist()]
-        for site, one in zip(sites.tolist(), known, strict=True):
+        known = [
+            self._instruction_of(asked[site], card.ops[site]) if work is None else self._made(asked[site], work)
+            for site, work in zip(sites, works, strict=True)
+        ]
+        for site, one in zip(sites, known, strict=True):
             places[one.kind].add((timeline, site))
         of_site = np.array([one.kind for one in known])
         kinds, numbers = np.unique(of_site, return_inverse=True)
@@ -125,14 +135,17 @@ class PhaseTime:
         key = (id(site.block), site.position, id(op.cost))
         found = self._known.get(key)
         if found is None:
-            work, shape = op.cost.work, shape_text(op.cost.work)
-            kind = Kind(self._part(site), site.instruction.mnemonic, shape.pattern, work.unit, work.dtype)
-            number = self._numbers.setdefault(kind, len(self._numbers))
-            if number == len(self._sums):
-                self._sums.append(_Sum())
-            self._sums[number].spread(shape.numbers)
-            found = self._known[key] = Known(op, number, work.ops, _bytes_of(op, work))
+            found = self._known[key] = self._made(site, op.cost.work, op)
         return found
+
+    def _made(self, site: Site, work: Work, op: Op | None = None) -> Known:
+        shape = shape_text(work)
+        kind = Kind(self._part(site), site.instruction.mnemonic, shape.pattern, work.unit, work.dtype)
+        number = self._numbers.setdefault(kind, len(self._numbers))
+        if number == len(self._sums):
+            self._sums.append(_Sum())
+        self._sums[number].spread(shape.numbers)
+        return Known(op, number, work.ops, _bytes_of(op, work))
 
     @property
     def _kinds(self) -> dict[Kind, _Sum]:
@@ -206,6 +219,6 @@ def _bounds(held: Ints) -> Bounds:
     return Bounds(**dict(zip(BOUNDS, held.tolist(), strict=True)))
 
 
-def _bytes_of(op: Op, work: Work) -> int:
+def _bytes_of(op: Op | None, work: Work) -> int:
     """Device memory traffic of an instruction, or the bytes of an exchange's message."""
-    return sum(op.message.part_bytes) if op.message else work.read_bytes + work.write_bytes
+    return sum(op.message.part_bytes) if op and op.message else work.read_bytes + work.write_bytes

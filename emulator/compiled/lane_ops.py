@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, overload
 
@@ -13,11 +13,12 @@ from ...isa.instruction import elements
 from ...isa.link import ALL_TO_ALL
 from ...isa.loads import RankExtents, Table, Values
 from ...isa.program import Binding
+from ...isa.work import Work
 from ..calendar.lane_shares import lane_shares
 from ..calendar.solver import Ints
 from ..card import Card, Op
 from ..costs import Cost, Costs
-from ..lane_costs import Lanes, LaneSizes, lane_work, rows_of
+from ..lane_costs import Lanes, LaneSizes, lane_work, of_lane, rows_of
 from ..lane_jobs import Alike, Job, alike, in_lanes, jobs_of, scalars_of
 from ..site import Site
 from ..timeline import Timeline
@@ -48,6 +49,7 @@ class Batch:
     ) -> None:
         self.timeline, self.costs, self.card, self.shares, self.bindings = timeline, costs, card, shares, bindings
         self.lanes: Ints = np.zeros(0, np.int64)
+        self._answered: dict[int, list[tuple[Mapping[str, Values], Lanes, Ints]]] = {}
         self._exchanges: dict[int, list[tuple[Mapping[str, Values], Lanes, Ints]]] = {}
         self._leaders: dict[Hashable, int] = {}
         self._taken: list[tuple[int, int, int]] = []
@@ -85,6 +87,9 @@ class Batch:
         demand = lane_demand(work, self.card.spec, sum(sizes))
         if demand is None:
             return False
+        for lanes, places, asked in zip(job.lanes, job.places, job.asked, strict=True):
+            for number in asked:
+                self._answered.setdefault(number, []).append((job.scalars, lanes, places))
         units = self._resources(job, demand)
         amounts = np.stack(list(demand.amounts.values()), axis=1)
         share = self._share(demand.alone_ps, units, amounts)
@@ -157,6 +162,17 @@ class Batch:
             self.rows[np.ix_(places, self._place[asked])] = row
             for number in asked:
                 self._exchanges.setdefault(number, []).append((job.scalars, lanes, places))
+
+    def works(self, number: int, places: Ints) -> Iterator[tuple[int, Work]]:
+        """The Work of a question that was costed in lanes, for some ranks of the batch, each by its place."""
+        site = self.timeline.questions[number].site
+        for scalars, lanes, known in self._answered.get(number, ()):
+            rank_at = np.full(len(self.bindings), NONE)
+            rank_at[known] = lanes.ranks
+            here = places[rank_at[places] != NONE]
+            if len(here):
+                work = lane_work(site.instruction, self._sizes(site, scalars, [Lanes(lanes.tables, rank_at[here])]))
+                yield from ((place, of_lane(work, lane)) for lane, place in enumerate(here.tolist()))
 
     def leader(self, number: int) -> int:
         """The first question whose all-to-all moves the same as this one's: equal layers have equal loads."""

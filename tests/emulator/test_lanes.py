@@ -131,6 +131,11 @@ def in_lanes_and_alone(card: CardSpec, bindings: list[Binding], more: str = "") 
     found = KeptLanes(timeline, Costs(timeline, card), first, calendar.shares).ops(bindings)
     assert found is not None
     batch, ops, _ = found
+    for number in batch.lanes.tolist():
+        told = dict(batch.works(number, np.arange(len(bindings))))
+        costs = [Costs(timeline, card).cost(number, Binding(dict(own.extents), own.group_index)) for own in bindings]
+        assert not told or [told[rank] for rank in range(len(bindings))] == [cost.work for cost in costs]
+    assert len([number for number in batch.lanes.tolist() if dict(batch.works(number, np.arange(1)))]) > 5
     numbers = {unit: number for number, unit in enumerate((*first.resources, "link"))}
     alone = Costs(timeline, card)
     for rank, binding in enumerate(bindings):
