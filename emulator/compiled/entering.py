@@ -35,6 +35,7 @@ class Entering:
         ticket.row = memory.append(c.TICKETS, np.array([[0, NONE, 0]]))
         ticket.runs = {rank: run for rank, run in ticket.asked.items() if standing[rank] == rank}
         ticket.ops_at = {}
+        self._make_room(list(ticket.runs.values()))
         self._enter_meetings(ticket, classes)
         for rank, run in ticket.runs.items():
             key = id(run.ops)
@@ -47,6 +48,19 @@ class Entering:
                 self._post(rank * len(self._queue_names) + number, run.row, number)
                 left += 1
         memory.rows(c.TICKETS)[ticket.row] = left, NONE if left else self._calendar.now_ps, 0
+
+    def _make_room(self, runs: Sequence[CompiledRun]) -> None:
+        """See that the tables have room for runs: they are big, and grow once rather than run by run."""
+        different = {id(run.ops): len(run.ops) for run in runs}
+        self._calendar.memory.make_room(
+            {
+                c.OPS: sum(different.values()),
+                c.SPANS: sum(run.program.count for run in runs),
+                c.SEMAPHORES: sum(len(run.timeline.semaphores) for run in runs),
+                c.LINKS: sum(len(run.program.links) for run in runs),
+                **dict.fromkeys((c.RUNS, c.INBOXES, c.PARTS), len(runs)),
+            }
+        )
 
     def _enter_meetings(self, ticket: CompiledTicket, classes: Partition) -> None:
         """Write the exchanges of every class of places."""

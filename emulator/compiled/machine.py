@@ -7,6 +7,7 @@ compiled code neither arguments nor reference counts, which rows of many arrays 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -119,6 +120,14 @@ class Memory:
             grown[table] = at
             at += rows * self._columns[table]
         self.mem = grown
+
+    def make_room(self, more: Mapping[int, int]) -> None:
+        """See that tables have room for so many rows more each, laid out once."""
+        wanted = {table: self.count[table] + rows for table, rows in more.items()}
+        short = {table: rows for table, rows in wanted.items() if rows > self._room[table]}
+        if short:
+            self._room |= short
+            self._lay_out()
 
     def rows(self, table: int, first: int = 0, count: int | None = None) -> Ints:
         """Rows of a table, as a view [count, columns] that is good until it grows; all of them, unless told."""
