@@ -8,13 +8,15 @@ from typing import Any, overload
 
 import numpy as np
 
+from .digest import digest_of
+
 Ints = np.ndarray[Any, np.dtype[Any]]
 
 
 class Parts(Sequence[int]):
     """Bytes of every part, from an int64 array that nobody writes to any more; of an all-to-all row after row.
 
-    Equal where the sizes are, found by their bytes; unlike a tuple of the same sizes.
+    Equal where the sizes are, found by their digest; unlike a tuple of the same sizes.
     """
 
     def __init__(self, sizes: Ints) -> None:
@@ -22,7 +24,7 @@ class Parts(Sequence[int]):
 
     @cached_property
     def _key(self) -> bytes:
-        return self.sizes.tobytes()  # whose hash is worked out once
+        return digest_of(self.sizes)
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -40,7 +42,7 @@ class Parts(Sequence[int]):
         return iter(self.sizes.tolist())
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Parts) and self._key == other._key)
+        return self is other or (isinstance(other, Parts) and len(self) == len(other) and self._key == other._key)
 
     def __hash__(self) -> int:
         return hash(self._key)

@@ -19,7 +19,7 @@ from ..isa.work import CollectiveShape, TransferShape, Unit, Work
 from .calendar.activity import Demand
 from .calendar.amounts import Amounts
 from .calendar.resource_columns import Resources
-from .calendar.shares import Share, share_of
+from .calendar.shares import share_of
 from .choosing import Choose
 from .parts import sizes_of, total_of
 from .span import Bound
@@ -29,7 +29,7 @@ from .units.rates import ps_for
 
 RECV, RECV_REDUCE = TRANSFERS = ("send_recv", "send_recv_reduce")  # the interconnect's names
 LISTED = 64  # parts that a message's text names
-KEPT_COSTS = 1 << 13  # forgotten all at once; steps of changing length would pile them up
+KEPT_COSTS = 1 << 11  # forgotten all at once; steps of changing length would pile them up
 FEW = 16  # amounts that are handled faster one by one
 
 
@@ -139,7 +139,7 @@ class Wires:
         self._ports = np.array([(port.hbm, port.reducer) for port in ports], np.int64)
         self._costs: dict[tuple[Message, tuple[int, ...], int], GroupCost] = {}
         self._alike: dict[tuple[PlacedShape, Message, Protocol, int], _Alike] = {}
-        self._shares: dict[int, tuple[_Alike, Ints, Ints, Share]] = {}
+        self._shares: dict[int, tuple[_Alike, Ints, Ints, int, tuple[Ints, Ints]]] = {}
 
     def cost(self, message: Message, ranks: tuple[int, ...], dispatch_ps: int) -> GroupCost:
         """What a message between `ranks`, in group order, demands."""
@@ -168,10 +168,11 @@ class Wires:
             place_of = np.zeros(len(self._resources), np.int64)
             place_of[resources] = np.arange(len(resources))
             units = np.array([unit.index for unit in share.exclusive], np.int64)
-            known = self._shares[id(alike)] = alike, place_of[share.columns[0]], place_of[units], share
-        _, uses, units, share = known
+            places = place_of[share.columns[0]], place_of[units]
+            known = self._shares[id(alike)] = alike, *places, share.bound, share.columns[1:]
+        _, uses, units, bound, columns = known
         times = alike.fixed_ps, alike.alone_ps, alike.bound
-        return GroupShare(*times, share.bound, resources[uses], *share.columns[1:], np.sort(resources[units]))
+        return GroupShare(*times, bound, resources[uses], *columns, np.sort(resources[units]))
 
     def steps(self, message: Message, ranks: tuple[int, ...], dispatch_ps: int) -> tuple[Demand, ...]:
         """The same exchange in lockstep, a demand a step; the dispatch stands before the first."""

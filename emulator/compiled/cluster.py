@@ -131,8 +131,9 @@ class CompiledCluster(Machines):
         """Nothing is in flight: forget all that was."""
         self.calendar.forget_programs()
         self._folder.forget_marks()
-        for event in self._history:
-            for batch in event.submitted.batches if event.submitted is not None else ():
+        for ticket in self._told:
+            self._release_shares(ticket)
+            for batch in ticket.batches:
                 batch.release()
         for prepared in self._prepared.values():
             prepared.lanes.release()
@@ -145,9 +146,18 @@ class CompiledCluster(Machines):
         if self._classes is None or self._classes.refines(classes):
             self._classes = classes
             return False
-        tickets = [event.submitted for event in self._history if event.submitted is not None]
-        self._repeat(self._folder.partition([ticket.matching for ticket in tickets], self._classes))
+        self._repeat(self._folder.partition([ticket.matching for ticket in self._told], self._classes))
         return True
+
+    @property
+    def _told(self) -> list[CompiledTicket]:
+        """All that was submitted since the cluster was idle."""
+        return [event.submitted for event in self._history if event.submitted is not None]
+
+    def _release_shares(self, ticket: CompiledTicket) -> None:
+        for row in ticket.shares:
+            self.calendar.shares.release(row)
+        ticket.shares.clear()
 
     def _repeat(self, classes: Partition) -> None:
         """Go back to when the cluster was idle, and let all happen again with other classes."""
@@ -156,6 +166,8 @@ class CompiledCluster(Machines):
             if event.resource != NONE:
                 self.calendar.resources[event.resource].set_capacity(event.capacities_per_s[0])
         self.calendar.rewind(self._idle_ps)
+        for ticket in self._told:
+            self._release_shares(ticket)
         for ticket in self.in_flight:
             ticket.row = NONE  # not submitted yet
         for event in history:
@@ -245,8 +257,7 @@ class CompiledCluster(Machines):
     def _tell_apart(self) -> None:
         """Errors name cards: let each of them stand for itself."""
         if self._classes is not None and not self._classes.is_discrete:
-            tickets = [event.submitted for event in self._history if event.submitted is not None]
-            self._repeat(self._folder.unfolded([ticket.matching for ticket in tickets]))
+            self._repeat(self._folder.unfolded([ticket.matching for ticket in self._told]))
 
     def _change(self, resource: int, capacity_per_s: int) -> None:
         """Change a capacity; a card or link that is not as others any more is told apart from them."""
@@ -300,6 +311,7 @@ class CompiledCluster(Machines):
         """Leave a ticket's rows to others."""
         memory, lengths = self.calendar.memory, {id(run.ops): len(run.ops) for run in ticket.runs.values()}
         memory.release(c.TICKETS, ticket.row, 1)
+        self._release_shares(ticket)
         if ticket.meetings:
             count = sum(place.count for place, _ in ticket.meetings)
             memory.release(c.MEETINGS, ticket.meetings[0][1], count)

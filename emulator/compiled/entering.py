@@ -35,8 +35,9 @@ class Entering:
         ticket.row = memory.append(c.TICKETS, np.array([[0, NONE, 0]]))
         ticket.runs = {rank: run for rank, run in ticket.asked.items() if standing[rank] == rank}
         ticket.ops_at = {}
-        self._make_room(list(ticket.runs.values()))
-        self._enter_meetings(ticket, classes)
+        alike = self._alike(ticket, classes)
+        self._make_room(list(ticket.runs.values()), [places[0] for places in alike])
+        self._enter_meetings(ticket, classes, alike)
         for rank, run in ticket.runs.items():
             key = id(run.ops)
             if key not in ticket.ops_at:
@@ -49,26 +50,33 @@ class Entering:
                 left += 1
         memory.rows(c.TICKETS)[ticket.row] = left, NONE if left else self._calendar.now_ps, 0
 
-    def _make_room(self, runs: Sequence[CompiledRun]) -> None:
-        """See that the tables have room for runs: they are big, and grow once rather than run by run."""
+    @staticmethod
+    def _alike(ticket: CompiledTicket, classes: Partition) -> list[list[Place]]:
+        """The places of a submission, class by class."""
+        found: dict[int, list[Place]] = {}
+        for place in ticket.matching.places:
+            found.setdefault(classes.place[id(place)], []).append(place)
+        return list(found.values())
+
+    def _make_room(self, runs: Sequence[CompiledRun], places: Sequence[Place]) -> None:
+        """See that the tables have room for runs and places: they are big, and grow once rather than piece by piece."""
         different = {id(run.ops): len(run.ops) for run in runs}
+        priced = [priced for place in places for priced in self._folder.priced(place) if priced is not None]
         self._calendar.memory.make_room(
             {
                 c.OPS: sum(different.values()),
                 c.SPANS: sum(run.program.count for run in runs),
                 c.SEMAPHORES: sum(len(run.timeline.semaphores) for run in runs),
                 c.LINKS: sum(len(run.program.links) for run in runs),
+                c.USES: sum(len(one.share.resources) for one in priced),
                 **dict.fromkeys((c.RUNS, c.INBOXES, c.PARTS), len(runs)),
             }
         )
 
-    def _enter_meetings(self, ticket: CompiledTicket, classes: Partition) -> None:
+    def _enter_meetings(self, ticket: CompiledTicket, classes: Partition, alike: Sequence[Sequence[Place]]) -> None:
         """Write the exchanges of every class of places."""
-        alike: dict[int, list[Place]] = {}
-        for place in ticket.matching.places:
-            alike.setdefault(classes.place[id(place)], []).append(place)
         ticket.bases, ticket.meetings, tables, count = {}, [], [np.zeros((0, c.MEETING_COLUMNS), np.int64)], 0
-        for places in alike.values():
+        for places in alike:
             ticket.bases |= dict.fromkeys(map(id, places), count)
             ticket.meetings.append((places[0], count))
             tables.append(self._meetings(ticket, places, classes))
@@ -123,6 +131,7 @@ class Entering:
                 self._price(row, priced, place.offers[number].is_eager)
                 row[c.M_SHARE] = self._folder.share(places, number, classes)
                 if row[c.M_SHARE] != NONE:
+                    ticket.shares.append(row[c.M_SHARE])
                     uses = self._calendar.shares.uses_of(row[c.M_SHARE])
                     row[c.M_NODES] = self._nodes_for(place, uses)
             rows.append(row)

@@ -11,6 +11,7 @@ from ..calendar.resource_columns import Resources
 from ..calendar.shares import share_of
 from ..calendar.solver import Ints
 from ..card import Action
+from ..digest import digest_of
 from ..timeline import Timeline
 from .machine import (
     COLLECTIVE,
@@ -81,7 +82,7 @@ class Shares:
     def __init__(self, resources: Resources, memory: Memory) -> None:
         self.resources, self.memory = resources, memory
         self._known: dict[Hashable, int] = {}
-        self._rows: dict[tuple[int, bytes, bytes], int] = {}
+        self._rows: dict[tuple[int, int, bytes, bytes], int] = {}
 
     def of(self, demand: Demand) -> int:
         """The row of a demand's share; its resources stand there with the indices that they have in the demand."""
@@ -95,14 +96,25 @@ class Shares:
         return found
 
     def add(self, bound: int, uses: Ints, units: Ints) -> int:
-        """A share: uses [n, 3] are resources, coefficients and loads, `units` those that it must own."""
-        key = (bound, uses.tobytes(), units.tobytes())
+        """A share that stays: uses [n, 3] are resources, coefficients and loads, `units` those that it must own."""
+        key = (bound, len(uses), digest_of(uses), digest_of(units))
         found = self._rows.get(key)
         if found is None:
-            first_use, first_unit = self.memory.append(USES, uses.reshape(-1, 3)), self.memory.append(UNITS, units)
-            row = (bound, first_use, len(uses), first_unit, len(units))
-            found = self._rows[key] = self.memory.append(SHARES, np.array([row], np.int64))
+            found = self._rows[key] = self.put(bound, uses, units)
         return found
+
+    def put(self, bound: int, uses: Ints, units: Ints) -> int:
+        """As `add`, of a share that is the caller's own until it releases it."""
+        first_use, first_unit = self.memory.append(USES, uses.reshape(-1, 3)), self.memory.append(UNITS, units)
+        row = (bound, first_use, len(uses), first_unit, len(units))
+        return self.memory.append(SHARES, np.array([row], np.int64))
+
+    def release(self, row: int) -> None:
+        """Nobody uses a share any more that was put there."""
+        _, first_use, uses, first_unit, units = self.memory.rows(SHARES)[row].tolist()
+        self.memory.release(USES, first_use, uses)
+        self.memory.release(UNITS, first_unit, units)
+        self.memory.release(SHARES, row, 1)
 
     def uses_of(self, row: int) -> int:
         """How many resources a share has to do with."""

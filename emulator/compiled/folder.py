@@ -17,7 +17,7 @@ from .machine import NONE
 from .meetings import Matching, Offer, Place
 
 KEPT = 1 << 10
-KEPT_PRICES = 1 << 13
+KEPT_PRICES = 1 << 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +135,7 @@ class Folder:
     # shares
 
     def share(self, places: Sequence[Place], number: int, classes: Partition) -> int:
-        """The row of the share of an offer of places of one class, all at once: what they ask of what stands for all.
+        """The row of a share of its own, of an offer of places of one class: what they ask of what stands for all.
 
         NONE for one that flows not at all.
         """
@@ -152,4 +152,4 @@ class Folder:
         np.add.at(sums, where, np.stack((coefficients[stands], loads[stands]), axis=1))
         units = np.unique(np.concatenate([use.exclusive for use in uses]))
         table = np.column_stack((found, sums))
-        return self._calendar.shares.add(priced[0].share.rate_bound, table, units[classes.resource[units] == units])
+        return self._calendar.shares.put(priced[0].share.rate_bound, table, units[classes.resource[units] == units])

@@ -18,6 +18,7 @@ from ..calendar.lane_shares import lane_shares
 from ..calendar.solver import Ints
 from ..card import Card, Op
 from ..costs import Cost, Costs
+from ..digest import digest_of
 from ..lane_costs import Lanes, LaneSizes, lane_work, of_lane, rows_of
 from ..lane_jobs import Alike, Job, alike, in_lanes, jobs_of, scalars_of
 from ..site import Site
@@ -288,7 +289,7 @@ class LaneOps(Ops):
         """As `Ops.likeness`; the places of shares in their table tell nothing, for amounts say what they are."""
         rows = self.batch.rows[self.place].copy()
         rows[:, SHARE] = NONE
-        return id(self.base), rows.tobytes(), self.batch.amounts[self.place].tobytes()
+        return id(self.base), digest_of(rows), digest_of(self.batch.amounts[self.place])
 
     @property
     def exchanges(self) -> object:

@@ -43,6 +43,7 @@ class CompiledTicket:
         self.bases: dict[int, int] = {}
         self.meetings: list[tuple[Place, int]] = []
         self.batches: list[Batch] = []
+        self.shares: list[int] = []  # of its exchanges
         self.ops_at: dict[int, int] = {}  # by the identity of the operations of a run
         self.spans: Sequence[Span] = ()
         self.columns: tuple[CardColumns, ...] = ()
