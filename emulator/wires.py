@@ -139,7 +139,7 @@ class Wires:
         self._ports = np.array([(port.hbm, port.reducer) for port in ports], np.int64)
         self._costs: dict[tuple[Message, tuple[int, ...], int], GroupCost] = {}
         self._alike: dict[tuple[PlacedShape, Message, Protocol, int], _Alike] = {}
-        self._shares: dict[int, tuple[_Alike, Ints, Ints, int, tuple[Ints, Ints]]] = {}
+        self._shares: dict[int, tuple[_Alike, Ints, Ints, int, Ints, Ints]] = {}
 
     def cost(self, message: Message, ranks: tuple[int, ...], dispatch_ps: int) -> GroupCost:
         """What a message between `ranks`, in group order, demands."""
@@ -168,11 +168,11 @@ class Wires:
             place_of = np.zeros(len(self._resources), np.int64)
             place_of[resources] = np.arange(len(resources))
             units = np.array([unit.index for unit in share.exclusive], np.int64)
-            places = place_of[share.columns[0]], place_of[units]
-            known = self._shares[id(alike)] = alike, *places, share.bound, share.columns[1:]
-        _, uses, units, bound, columns = known
+            index, coefficients, loads = share.columns
+            known = self._shares[id(alike)] = alike, place_of[index], place_of[units], share.bound, coefficients, loads
+        _, uses, units, bound, coefficients, loads = known
         times = alike.fixed_ps, alike.alone_ps, alike.bound
-        return GroupShare(*times, bound, resources[uses], *columns, np.sort(resources[units]))
+        return GroupShare(*times, bound, resources[uses], coefficients, loads, np.sort(resources[units]))
 
     def steps(self, message: Message, ranks: tuple[int, ...], dispatch_ps: int) -> tuple[Demand, ...]:
         """The same exchange in lockstep, a demand a step; the dispatch stands before the first."""
