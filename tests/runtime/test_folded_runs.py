@@ -8,6 +8,7 @@ import pytest
 
 from siltwin.emulator.span import Span
 from siltwin.runtime.job import Job
+from siltwin.runtime.routing import Recorded
 from siltwin.runtime.run import RunResult, run_job
 
 SIZES: dict[str, Any] = {"batch": 8, "input_len": 24, "output_len": 2, "chunk_tokens": 16}
@@ -66,7 +67,9 @@ def test_every_kind_of_layout_reports_the_same_folded_or_not(model: str, layout:
     test_a_folded_run_reports_what_the_whole_run_does(model, layout, options)
 
 
-@pytest.mark.parametrize(("model", "layout", "options"), QUICK[:2])
+@pytest.mark.parametrize(
+    ("model", "layout", "options"), [*QUICK[:2], *(pytest.param(*case, marks=pytest.mark.long) for case in LONG)]
+)
 def test_a_folded_run_is_told_as_under_simpy(model: str, layout: str, options: dict[str, Any]) -> None:
     folded, simpy = ran(model, layout, **options), ran(model, layout, engine="simpy", **options)
     assert spans(folded) == spans(simpy)
@@ -98,3 +101,30 @@ def test_one_longer_sequence_changes_the_spans_of_those_who_meet_its_card_alone(
         [span for span in record.told if span.card not in (4, 5)] for record in (mixed.records[0], equal.records[0])
     ]
     assert sorted(others[0]) == sorted(others[1])
+
+
+def test_one_hot_expert_in_one_layer_shows_in_the_spans_that_it_touches_alone() -> None:
+    """All of a replica's tokens choose one expert more in the second layer: what depends on its loads changes there, no more.
+
+    Where a card is late its peers wait: `issued` of the next collective moves, and no other length.
+    """
+    given: dict[str, Any] = {"batch": 4, "input_len": 64, "output_len": 0, "chunk_tokens": None}
+    job = Job(model="Mixtral-8x22B", layout="dp=4,ep=4", scale=True, payload=False, **given)
+    even = run_job(job)
+    routed = dict(even.records[0].routed)
+    name = "layers.1.experts"
+    hot = routed[name].copy()
+    moved = hot[1, 0, -1] // 2  # to the first card from the last
+    hot[1, 0, 0], hot[1, 0, -1] = hot[1, 0, 0] + moved, hot[1, 0, -1] - moved
+    assert hot[1, 0, 0] <= 64, "a token chooses distinct experts"
+    skewed = run_job(job, routing=Recorded({0: routed | {name: hot}}))
+    changed = set()
+    for before, after in zip(
+        *(sorted(run.records[0].told, key=lambda span: span[:4]) for run in (even, skewed)), strict=True
+    ):
+        assert before[:5] == after[:5]
+        if after.end_ps - after.start_ps != before.end_ps - before.start_ps:
+            changed.add((after.call, after.mnemonic))
+    layers = [n for n, call in enumerate(even.programs[0, even.records[0].variants[0]].calls) if "layer" in call.block]
+    touched = {"permute", "grouped_matmul", "grouped_gated", "combine", "regroup", "tally", "all_to_all"}
+    assert changed and changed <= {(layers[1], mnemonic) for mnemonic in touched}
