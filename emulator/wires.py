@@ -138,6 +138,7 @@ class Wires:
         self._link_resources, self._resources = np.array(link_resources, np.int64), resources
         self._ports = np.array([(port.hbm, port.reducer) for port in ports], np.int64)
         self._costs: dict[tuple[Message, tuple[int, ...], int], GroupCost] = {}
+        self._stood: dict[tuple[Message, tuple[int, ...], int], tuple[_Alike, Ints]] = {}
         self._alike: dict[tuple[PlacedShape, Message, Protocol, int], _Alike] = {}
         self._shares: dict[int, tuple[_Alike, Ints, Ints, int, Ints, Ints]] = {}
 
@@ -203,6 +204,15 @@ class Wires:
 
     def _cost(self, message: Message, ranks: tuple[int, ...], dispatch_ps: int) -> tuple[_Alike, Ints]:
         """What an exchange costs, and the resources of its amounts."""
+        asked = (message, ranks, dispatch_ps)
+        found = self._stood.get(asked)
+        if found is None:
+            if len(self._stood) >= KEPT_COSTS:
+                self._stood.clear()
+            found = self._stood[asked] = self._worked_out(message, ranks, dispatch_ps)
+        return found
+
+    def _worked_out(self, message: Message, ranks: tuple[int, ...], dispatch_ps: int) -> tuple[_Alike, Ints]:
         plan, protocol = self._plan(message, ranks)
         placed = self._placed(plan, ranks)
         key = placed.shape, message, protocol, dispatch_ps
