@@ -41,9 +41,9 @@ class Kind(NamedTuple):
 
 
 class Known(NamedTuple):
-    """An instruction under its cost: the number of its kind, and what one execution asks."""
+    """An instruction under its Work: the number of its kind, and what one execution asks."""
 
-    op: Op | None  # kept alive, since its cost is found by its identity
+    work: Work  # kept alive, since it is found by its identity
     kind: int
     ops: int
     num_bytes: int
@@ -108,7 +108,7 @@ class PhaseTime:
         where = np.searchsorted(sites, card.sites[rows])
         asked, timeline = card.timeline.sites, id(card.timeline)
         known = [
-            self._instruction_of(asked[site], card.ops[site]) if work is None else self._made(asked[site], work)
+            self._instruction_of(asked[site], work, None) if work else self._of_op(asked[site], card.ops[site])
             for site, work in zip(sites, works, strict=True)
         ]
         for site, one in zip(sites, known, strict=True):
@@ -131,21 +131,21 @@ class PhaseTime:
             total.ops += ops
             total.num_bytes += num_bytes
 
-    def _instruction_of(self, site: Site, op: Op) -> Known:
-        key = (id(site.block), site.position, id(op.cost))
+    def _of_op(self, site: Site, op: Op) -> Known:
+        return self._instruction_of(site, op.cost.work, op)
+
+    def _instruction_of(self, site: Site, work: Work, op: Op | None) -> Known:
+        key = (id(site.block), site.position, id(work))
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = self._made(site, op.cost.work, op)
+            shape = shape_text(work)
+            kind = Kind(self._part(site), site.instruction.mnemonic, shape.pattern, work.unit, work.dtype)
+            number = self._numbers.setdefault(kind, len(self._numbers))
+            if number == len(self._sums):
+                self._sums.append(_Sum())
+            self._sums[number].spread(shape.numbers)
+            found = self._known[key] = Known(work, number, work.ops, _bytes_of(op, work))
         return found
-
-    def _made(self, site: Site, work: Work, op: Op | None = None) -> Known:
-        shape = shape_text(work)
-        kind = Kind(self._part(site), site.instruction.mnemonic, shape.pattern, work.unit, work.dtype)
-        number = self._numbers.setdefault(kind, len(self._numbers))
-        if number == len(self._sums):
-            self._sums.append(_Sum())
-        self._sums[number].spread(shape.numbers)
-        return Known(op, number, work.ops, _bytes_of(op, work))
 
     @property
     def _kinds(self) -> dict[Kind, _Sum]:

@@ -57,6 +57,7 @@ class Batch:
         self._plain: dict[int, bool] = {}
         self._ops: dict[tuple[int, str, int], Op] = {}
         self._asked: dict[tuple[int, int], Op] = {}
+        self.known_works: dict[tuple[int, int], Work] = {}  # by place and question, of those that were looked at
         self._kinds: dict[tuple[int, str], Op] = {}
         self._first = min(card.resources.values())
 

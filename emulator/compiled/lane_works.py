@@ -28,6 +28,10 @@ def lane_works(asked: Iterable[tuple[Sequence[Op], Sequence[int]]]) -> dict[tupl
                     places[id(ops.batch), number].append((ops.place, id(ops), site))
     found: dict[tuple[int, int], Work] = {}
     for (batch, number), own in places.items():
-        by_place = dict(batches[batch].works(number, np.unique(np.array([place for place, _, _ in own]))))
-        found |= {(ops, site): by_place[place] for place, ops, site in own if place in by_place}
+        known = batches[batch].known_works
+        unknown = sorted({place for place, _, _ in own if (place, number) not in known})
+        if unknown:
+            works = batches[batch].works(number, np.array(unknown))
+            known |= {(place, number): work for place, work in works}
+        found |= {(ops, site): known[place, number] for place, ops, site in own if (place, number) in known}
     return found

@@ -104,7 +104,7 @@ def test_one_longer_sequence_changes_the_spans_of_those_who_meet_its_card_alone(
 
 
 def test_one_hot_expert_in_one_layer_shows_in_the_spans_that_it_touches_alone() -> None:
-    """All of a replica's tokens choose one expert more in the second layer: what depends on its loads changes there, no more.
+    """Half of what a replica sent to the last card goes to the first, in the second layer: nothing else changes length.
 
     Where a card is late its peers wait: `issued` of the next collective moves, and no other length.
     """
