@@ -145,6 +145,7 @@ JOB_OPTIONS: tuple[Callable[[F], F], ...] = (
     click.option("--mla-piece-tokens", type=int, metavar="N", help="Cached tokens expanded at a time (65536)."),
     click.option("--chunk-tokens", type=int, metavar="N", help="The most prompt tokens a step (default: no bound)."),
     click.option("--sequence-parallel", is_flag=True, help="Norms and residual stream on shares of the tokens."),
+    click.option("--overlap", is_flag=True, help="Steps in two halves, one beside the other's exchanges."),
     click.option("--redundant-experts", type=int, metavar="N", default=0, help="Slots for copies of loaded experts."),
     click.option("--expert-loads", metavar="FILE.json", help="Loads by which experts are copied, or a saved routing."),
     click.option("--expert-room", metavar="N|full", help="Rows that may arrive at a card, over an even share."),

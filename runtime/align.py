@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..isa.errors import ConfigError
+from ..isa.errors import ConfigError, NotYetError
 from .align_ask import PLAIN, AlignAsk
 from .align_sequences import Asked, sequences_of
 from .computed import Ours, compute, joined, places_of, through
@@ -53,6 +53,8 @@ def align(job: Job, ask: AlignAsk = PLAIN) -> AlignReport:
     """
     started = time.perf_counter()
     asked = sequences_of(job, ask)
+    if job.overlap:
+        raise NotYetError("--overlap with align comes with a later version: halves leave a layer in turn; leave it out")
     prepared = prepare(asked.job)
     baseline = _baseline(prepared, asked, ask)
     found = _align(prepared, ask)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from ..isa.errors import ConfigError
 from ..models.fields import cut
 from .dispatch import ROOM, Extents, arriving_rows, kinds, room_extents, travels
+from .halves import half_portions, loads_of_half
 from .lowering.experts import received_extent, sent_extent
-from .portions import portions
 from .routing import Even
 from .scheduler import Step
 
@@ -48,10 +48,12 @@ def expert_room(plan: JobPlan, tokens: int) -> Extents:
     if isinstance(plan.routing, Even):
         return found  # no card gets twice its share
     for step in _steps(plan):
-        most = room_extents(graph, layout, max(portion.tokens for portion in portions(plan, step)), math.inf)
+        most = room_extents(graph, layout, max(portion.tokens for portion in half_portions(plan, step)), math.inf)
         if any(most[name] > found[name] for name in found):
-            for name, rows in arriving_rows(graph, layout, plan.routed(step)).items():
-                found[name] = (max(found[name][0], rows),)
+            loads = plan.routed(step)
+            for own in (loads_of_half(loads, half) for half in range(1 + plan.overlap)):
+                for name, rows in arriving_rows(graph, layout, own).items():
+                    found[name] = (max(found[name][0], rows),)
         elif step.kind == "decode":
             break  # later steps are never larger
     return found

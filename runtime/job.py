@@ -27,7 +27,8 @@ class Job:
     tokens already in the KV cache, `input_len` new prompt tokens after them, `output_len` decode steps. Lengths are in
     tokens; `chunk_tokens` is the most prompt tokens a step (None: whole prompts). The sequences are dealt into
     `micro_batches`, so many steps of which are in flight at once. With `sequence_parallel` tensor-parallel ranks hold
-    shares of the residual stream. `kv_pages` ideal lets layers with windows or chunks free the pages that they read no
+    shares of the residual stream; with `overlap` a step's tokens are computed in two halves, one beside the exchanges
+    of the other. `kv_pages` ideal lets layers with windows or chunks free the pages that they read no
     more; unified pages hold all layers' tokens. `kv_policy` says how the cache's memory is reserved (`kv_granule`: a
     size, of virtual's mappings), and `compare_kv` asks for a table of all; `alerts` are thresholds such as memory=0.9.
     `offload` keeps a share of the expert layers in host memory.
@@ -75,6 +76,7 @@ class Job:
     chunk_tokens: int | None = None
     micro_batches: int = 1
     sequence_parallel: bool = False
+    overlap: bool = False
     redundant_experts: int = 0
     expert_loads: str | None = None
     expert_room: str | None = None

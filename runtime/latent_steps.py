@@ -15,9 +15,11 @@ from ..isa.program import Binding, Block, BoundShapes, Program
 from ..isa.work import Work
 from ..models.blocks import LatentAttention
 from .context import mode_of
+from .halves import half_portions
 from .lowering.context import Mode
 from .lowering.latent_order import LATENT
-from .portions import Portion, portions
+from .lowering.passes.overlap import is_second
+from .portions import Portion
 from .report import LatentReport
 from .scheduler import Entry, Step, StepKind
 
@@ -59,7 +61,7 @@ class LatentSteps:
 
     def __init__(self, plan: JobPlan, held: Iterable[Portion], steps: Iterable[Step]) -> None:
         ends = {request.index: request.most_kv_tokens for request in plan.requests()}
-        last = [portion for step in last_decodes(steps, ends) for portion in portions(plan, step)]
+        last = [portion for step in last_decodes(steps, ends) for portion in half_portions(plan, step)]
         self._plan, self._held = plan, [*held, *last]
         self._bindings: dict[tuple[object, ...], Binding] = {}
         self._asked: dict[tuple[object, ...], _Asked] = {}
@@ -164,7 +166,8 @@ def _sites(program: Program) -> Iterator[_Site]:
         extents.setdefault(call.block, {})[call.extents] = None
     seen: set[tuple[object, ...]] = set()
     for block in program.blocks:
-        own = tuple(issue.instruction for issue in block.body if isinstance(issue.instruction, LATENT))
+        asked = (issue.instruction for issue in block.body if isinstance(issue.instruction, LATENT))
+        own = tuple(one for one in asked if not is_second(one))  # which asks as the first half does of its own portion
         if not own:
             continue
         types = tuple(block.types[ref.buffer] for instruction in own for ref, _ in instruction.refs())
@@ -204,7 +207,7 @@ def latent_reports(plan: JobPlan, steps: Iterable[Step]) -> tuple[LatentReport, 
     found: dict[StepKind, list[_Asked]] = {}
     for step in steps:
         own = found.setdefault(step.kind, [])
-        own += [_asked(plan, portion) for portion in portions(plan, step) if portion.tokens]
+        own += [_asked(plan, portion) for portion in half_portions(plan, step) if portion.tokens]
     return tuple(
         LatentReport(
             kind=kind,

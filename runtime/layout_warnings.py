@@ -29,3 +29,5 @@ def _warnings(plan: JobPlan) -> Iterator[str]:
         yield f"--micro-batches {lanes} are more than the {most} sequences of a replica: some have no sequence"
     if plan.sequence_parallel and layout.tp == 1:
         yield "--sequence-parallel changes nothing at tp=1: there are no ranks to share the tokens"
+    if plan.overlap and layout.tp == 1 and not travels(plan.graph, layout):
+        yield "--overlap hides nothing: no layer of this layout exchanges anything, and weights are read for each half"

@@ -10,6 +10,7 @@ from ..isa.instruction import Instruction
 from ..isa.operands import NameKind, Role
 from ..isa.program import Block
 from ..isa.work import Unit
+from .lowering.passes.overlap import SECOND, is_second
 
 INPUTS, HEAD, WAITING, CONTROL = "inputs", "head", "waiting", "control"
 NORMS, ROUTER, EXPERTS, SHARED, DENSE = "norms and residuals", "router", "routed experts", "shared experts", "dense"
@@ -34,18 +35,31 @@ def parts_of(block: Block) -> tuple[str, ...]:
     root = block.name.partition(".")[0]
     if root in _ENDS:
         return tuple(_wire(one) or _ENDS[root] for one in instructions)
+    params = {name for name, _ in block.params if not name.endswith(SECOND)} - {"x", "snapshots"}
+    found = [DENSE] * len(instructions)
+    for half in (False, True):  # which take turns, where exchanges are overlapped
+        places = [at for at, one in enumerate(instructions) if is_second(one) == half]
+        for at, part in zip(places, _layer_parts([instructions[at] for at in places], params), strict=True):
+            found[at] = part
+    return tuple(found)
+
+
+def _layer_parts(instructions: Sequence[Instruction], params: set[str]) -> list[str]:
+    """The parts of a layer's instructions."""
     uses = [_Uses.of(one) for one in instructions]
-    params = {name for name, _ in block.params} - {"x", "snapshots"}
     weights = [use.reads & params for use in uses]
     half = next((index for index, names in enumerate(weights) if SECOND_HALF in names), len(instructions))
     mixer, is_moe = _mixer(instructions[:half]), any(one.mnemonic == "route" for one in instructions)
     found = [
-        _wire(one) or _plain(one, uses[at], weights[at]) or (mixer if at < half else _fed(one, weights[at], is_moe))
+        _wire(one)
+        or _plain(one, uses[at], weights[at])
+        or _routed(one, weights[at])
+        or (mixer if at < half else _fed(weights[at], is_moe))
         for at, one in enumerate(instructions)
     ]
     for index in range(len(found)):
         found[index] = found[index] or _reader(uses, found, index)
-    return tuple(part or DENSE for part in found)
+    return [part or DENSE for part in found]
 
 
 def group_of(instruction: Instruction) -> str | None:
@@ -75,7 +89,7 @@ class _Uses(NamedTuple):
 
     @classmethod
     def of(cls, instruction: Instruction) -> _Uses:
-        refs = [(ref.buffer, role) for ref, role in instruction.refs()]
+        refs = [(ref.buffer.removesuffix(SECOND), role) for ref, role in instruction.refs()]
         return cls(
             {name for name, role in refs if role is Role.IN},
             {name for name, role in refs if role is not Role.OUT},
@@ -91,13 +105,17 @@ def _plain(instruction: Instruction, uses: _Uses, weights: set[str]) -> str:
     return NORMS if carries or normed else ""
 
 
-def _fed(instruction: Instruction, weights: set[str], is_moe: bool) -> str:
-    """The part of a layer's feed-forward."""
+def _routed(instruction: Instruction, weights: set[str]) -> str:
+    """Routers and routed experts, which are known wherever they stand."""
     mnemonic = instruction.mnemonic
     if mnemonic in _ROUTING or any(name.startswith("router") for name in weights):
         return ROUTER
-    if "grouped" in mnemonic or mnemonic in _TRAVELLING or any(name.startswith("experts_") for name in weights):
-        return EXPERTS
+    is_of_experts = "grouped" in mnemonic or mnemonic in _TRAVELLING
+    return EXPERTS if is_of_experts or any(name.startswith("experts_") for name in weights) else ""
+
+
+def _fed(weights: set[str], is_moe: bool) -> str:
+    """The part of a layer's feed-forward."""
     return (SHARED if is_moe else DENSE) if weights else ""
 
 

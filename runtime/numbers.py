@@ -22,11 +22,13 @@ from ..models.rope import rope_table
 from .binding import step_bindings, step_variants
 from .calibration import Scales, input_scales, stored_scales
 from .context import Context
+from .halves import halves
 from .host import refuse_beyond_host
 from .kv_cache import PagePool, PagePools
 from .layer_loads import LayerLoads, loads_of
 from .lowering.experts import expert_extent, slots_extent
 from .lowering.held import Piece
+from .lowering.passes.overlap import SECOND, of_half
 from .lowering.reach import WHOLE, Reach
 from .lowering.stage import table_names
 from .lowering.weights import WeightBuffer, layer_name
@@ -191,7 +193,7 @@ class Numbers:
             if buffer.name in arrays:
                 continue
             made = np.zeros(self._shape(buffer, binding), buffer.type.dtype.storage)
-            is_input = buffer.space is Space.HOST and buffer.name != "host.picked"
+            is_input = buffer.space is Space.HOST and not buffer.name.startswith("host.picked")
             arrays[buffer.name] = shared.setdefault(buffer.name, made) if is_input else made
         return CardImage(
             rank=rank,
@@ -206,36 +208,39 @@ class Numbers:
 
     def run(self, step: Step, requests: Requests, pool: PagePools, observe: Observe | None = None) -> StepNumbers:
         """Execute a step on all cards; pages must be allocated already. `observe` sees every layer's output."""
-        own, bindings = portions(self.plan, step), step_bindings(self.plan, step)
+        own, bindings = [portions(self.plan, half) for half in halves(self.plan, step)], step_bindings(self.plan, step)
         variants = step_variants(self.plan, step)
         by_holder = []
-        for portion in own:
-            first = self.plan.layout.rank(0, 0, portion.holder)
-            by_holder.append(self._images_for(portion.holder, bindings, variants[first]))
-            self._fill(_host_arrays(by_holder[-1]), portion, requests, pool[portion.holder])
+        for holder, both in enumerate(zip(*own, strict=True)):
+            first = self.plan.layout.rank(0, 0, holder)
+            by_holder.append(self._images_for(holder, bindings, variants[first]))
+            for half, portion in enumerate(both):
+                self._fill(_host_arrays(by_holder[-1], half), portion, requests, pool[holder])
         images = sorted(chain.from_iterable(by_holder), key=lambda image: image.rank)
         seen: Seen = defaultdict(dict)
         written = self.payload.run(images, self._tap(images, seen) if observe else None)
         if observe:
-            order = in_order(step, [place for portion in own for place in portion.places()])
+            order = in_order(step, [place for portion in chain(*own) for place in portion.places()])
             for layer, parts in sorted(seen.items()):
                 observe(layer, np.concatenate([parts[place] for place in sorted(parts)])[order])
         picked, logits = self._results(images, own, step)
         return StepNumbers(picked, logits, self._routed(written))
 
-    def _results(self, images: Sequence[CardImage], own: Sequence[Portion], step: Step) -> tuple[list[int], Array]:
+    def _results(
+        self, images: Sequence[CardImage], own: Sequence[Sequence[Portion]], step: Step
+    ) -> tuple[list[int], Array]:
         """The tokens picked and the logits, in the order of the step's entries, of the rows on every last stage."""
         layout, wanted = self.plan.layout, list[tuple[int, int]]()
         picked = [np.zeros(0, np.int64)]
         logits = [np.zeros((0, self.plan.graph.vocab_size), np.float32)]
-        for portion in own:
+        for half, portion in ((half, portion) for half, parts in enumerate(own) for portion in parts):
             places = portion.wanted(self.plan.all_logits)
             if not places:
                 continue
             wanted += places
             last = images[layout.rank(layout.pp - 1, 0, portion.holder)]
-            picked.append(last.arrays["host.picked"].astype(np.int64))
-            logits.append(decode(last.arrays["logits"], last.program.buffer["logits"].type.dtype))
+            picked.append(last.arrays[of_half("host.picked", half)].astype(np.int64))
+            logits.append(decode(last.arrays[of_half("logits", half)], last.program.buffer["logits"].type.dtype))
         order = in_order(step, wanted)
         emitting = {(entry.request, entry.start + entry.count - 1) for entry in step.entries if entry.emits}
         tokens = np.concatenate(picked)
@@ -244,7 +249,8 @@ class Numbers:
     def _routed(self, written: Mapping[int, Mapping[str, Values]]) -> dict[str, LayerLoads]:
         """The loads that every holder's ranks wrote."""
         layout, names = self.plan.layout, [layer_name(layer) for layer in self.plan.graph.layers]
-        loads = {extent(name) for name in names for extent in (expert_extent, slots_extent)}
+        kinds = {extent(name) for name in names for extent in (expert_extent, slots_extent)}
+        loads = {of_half(name, half) for name in kinds for half in range(1 + self.plan.overlap)}
         found: dict[str, dict[int, Values]] = defaultdict(dict)
         for rank, extents in written.items():
             for name in loads & extents.keys():
@@ -362,6 +368,8 @@ def in_order(step: Step, places: Sequence[tuple[int, int]]) -> list[int]:
     return sorted(range(len(places)), key=lambda row: (entry[places[row][0]], places[row][1]))
 
 
-def _host_arrays(images: Sequence[CardImage]) -> dict[str, Array]:
-    """Host memory of a holder's cards, by name."""
-    return {name: array for image in images for name, array in image.arrays.items() if name.startswith("host.")}
+def _host_arrays(images: Sequence[CardImage], half: int) -> dict[str, Array]:
+    """Host memory of a holder's cards for one half of a step, by the names that the first half calls it."""
+    arrays = chain.from_iterable(image.arrays.items() for image in images)
+    found = {name: array for name, array in arrays if name.startswith("host.") and name.endswith(SECOND) == bool(half)}
+    return {name.removesuffix(SECOND): array for name, array in found.items()}

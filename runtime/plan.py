@@ -19,6 +19,7 @@ from .classes import cuts_blocks, lowest, program_classes, weight_twins
 from .context import Context, Extents, mode_of
 from .dispatch import kinds
 from .expert_room import expert_room
+from .halves import half_portions, halves
 from .kv_cache import PAGE_TOKENS, PagePool, PagePools
 from .kv_policy import KvPolicy
 from .lanes import Lanes
@@ -32,6 +33,7 @@ from .lowering.latent_order import LatentOrder
 from .lowering.lower import BuiltProgram, LoweredProgram, build, place
 from .lowering.passes.cache import CodedCache
 from .lowering.passes.compose import refuse_missing
+from .lowering.passes.overlap import of_half
 from .lowering.passes.packed import Activations
 from .lowering.passes.rewrite import CONTEXT
 from .lowering.passes.window import DEFAULT_FUSIONS
@@ -78,7 +80,8 @@ class JobPlan:
     with windows or chunks let pages go that they read no more; `kv_policy` says how their memory is reserved. `routing`
     says what experts get where numbers do not (None: they do), and `expert_room` how many times an even share of rows
     may arrive at a card (None: as many as `routing` sends, at least twice an even share). `latent` orders latent
-    attention's products. `offload` is the share of expert layers whose experts live in host memory.
+    attention's products. `offload` is the share of expert layers whose experts live in host memory. With `overlap` a
+    step's tokens are computed in two halves, one beside the other's exchanges.
     """
 
     graph: Graph
@@ -107,6 +110,7 @@ class JobPlan:
     expert_room: float | None = None
     latent: LatentOrder = LatentOrder()
     offload: float = 0.0
+    overlap: bool = False
     _built: dict[tuple[Layout, int, Variant], BuiltProgram] = field(default_factory=dict, compare=False, repr=False)
 
     def requests(self) -> list[Request]:
@@ -152,7 +156,10 @@ class JobPlan:
         routed = routed_extents(self.expert_choices, tokens) | expert_room(self, tokens)
         standing = [self.standing(index) for index in range(layout.tp)]
         furthest = {name: max(own[name] for own in standing) for name in standing[0]}
-        return Binding(routed | sizes | furthest, dict.fromkeys((*AXES, EXCHANGE), 0))
+        every = routed | sizes | furthest
+        if self.overlap:
+            every |= {of_half(name, 1): size for name, size in every.items()}
+        return Binding(every, dict.fromkeys((*AXES, EXCHANGE), 0))
 
     @cached_property
     def limited_reaches(self) -> tuple[Reach, ...]:
@@ -198,7 +205,7 @@ class JobPlan:
         if self.chooses and self.layout.cp > 1:  # whose decode steps gather contexts, which grow
             last = [(request.index, request.most_kv_tokens - 1) for request in self._asked]
             steps.append(Step(0, "decode", tuple(Entry(index, start, 1, True) for index, start in last)))
-        return [portion for step in steps for portion in portions(self, step)]
+        return [portion for step in steps for portion in half_portions(self, step)]
 
     @cached_property
     def kept_tables(self) -> dict[object, dict[str, Table]]:
@@ -278,7 +285,8 @@ class JobPlan:
     def routed(self, step: Step) -> Mapping[str, LayerLoads]:
         """What a step's expert layers get by the routing model; the loads last asked for are kept."""
         assert self.routing is not None, "numbers say what experts get"
-        key = (step.index, tuple(portion.tokens for portion in portions(self, step)))
+        dealt = (portions(self, half) for half in halves(self, step))
+        key = (step.index, tuple(tuple(portion.tokens for portion in own) for own in dealt))
         if key not in self._routed:
             self._routed.clear()
             self._routed[key] = step_routing(self, *key, self.routing)
@@ -290,7 +298,7 @@ class JobPlan:
         return tuple(sorted({top_k for top_k, _ in kinds(self.graph)}))
 
     @cached_property
-    def _routed(self) -> dict[tuple[int, tuple[int, ...]], Mapping[str, LayerLoads]]:
+    def _routed(self) -> dict[tuple[int, tuple[tuple[int, ...], ...]], Mapping[str, LayerLoads]]:
         return {}
 
     def context_of(self, entries: Iterable[Entry]) -> int:
@@ -337,6 +345,7 @@ class JobPlan:
                 self.cache,
                 self.latent,
                 self.offload,
+                self.overlap,
             )
             self._built[key] = build(self.graph, self.layout, rank, options)
         return self._built[key]

@@ -14,6 +14,8 @@ from ..models.fields import cut
 from .files import read_text, write_file
 from .job import Job
 from .layer_loads import Loads
+from .lowering.experts import expert_extent
+from .lowering.passes.overlap import of_half
 from .lowering.weights import layer_name
 from .routing import Drawn, Even, Recorded, Routing, has_experts, parse_routing, skew_of
 
@@ -94,7 +96,7 @@ def summed(steps: Mapping[int, Mapping[str, Loads]], graph: Graph) -> Iterator[t
     """(layer, loads of its experts over all steps and holders) of every expert layer that is recorded."""
     for layer in graph.layers:
         if isinstance(layer.mlp, Moe):
-            name = f"{layer_name(layer)}.experts"
-            own = [loads[name].sum(axis=(0, 1)) for loads in steps.values() if name in loads]
+            names = [of_half(expert_extent(layer_name(layer)), half) for half in (0, 1)]
+            own = [loads[name].sum(axis=(0, 1)) for loads in steps.values() for name in names if name in loads]
             if own and all(len(part) == layer.mlp.experts.count for part in own):
                 yield layer.index, np.sum(own, axis=0).tolist()

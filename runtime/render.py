@@ -46,6 +46,7 @@ MOST_REQUESTS_LISTED = 16
 MOST_ASSUMED_LISTED = 6
 MOST_LINKS_LISTED = 5
 MOST_NAMES_LISTED = 4
+MOST_KINDS_LISTED = 8
 SHORT_TAGS = {"activation": "activ.", "communication": "comm.", "workspace": "work"}
 
 
@@ -110,7 +111,8 @@ def _tables(report: Report, tables: Sequence[Callable[[Report], Group | None]]) 
 
 def _pass_line(item: PassReport) -> str:
     more = f"{abs(item.launches):,} {'more' if item.launches > 0 else 'fewer'} launches"
-    return f"{item.name}: {item.places:,} places, into {', '.join(item.into)}; {more}"
+    into = ", ".join(item.into) if len(item.into) <= MOST_KINDS_LISTED else f"{len(item.into)} kinds of instruction"
+    return f"{item.name}: {item.places:,} places, into {into}; {more}"
 
 
 def _latent_line(item: LatentReport) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +20,7 @@ from .drawing import MOST_SKEW, draw
 from .layer_loads import LayerLoads, Loads, loads_of, senders
 from .layout import Layout
 from .lowering.experts import expert_extent, slots_extent
+from .lowering.passes.overlap import of_half
 from .lowering.stage import routed_extent
 from .lowering.weights import layer_name
 
@@ -38,7 +39,7 @@ FORMS = "even, multinomial, zipf:A or recorded:FILE"
 class Routed:
     """One expert layer of one step: each token of each holder (`tokens` of them) chooses `top_k` of `experts`.
 
-    Token t of a holder is of part t % parts.
+    Token t of a holder is of part t % parts. Where a step is computed in halves, these are the tokens of one.
     """
 
     step: int
@@ -47,6 +48,7 @@ class Routed:
     top_k: int
     experts: int
     layout: Layout
+    half: int = 0
 
     @cached_property
     def of_parts(self) -> Loads:
@@ -98,7 +100,8 @@ class Drawn:
 
     def __call__(self, routed: Routed) -> Loads:
         ranks = np.random.default_rng([self.seed, routed.layer]).permutation(routed.experts)
-        stream = np.random.SeedSequence([self.seed, routed.layer, routed.step]).generate_state(1, np.uint64)[0]
+        places = [self.seed, routed.layer, routed.step, *[routed.half] * bool(routed.half)]
+        stream = np.random.SeedSequence(places).generate_state(1, np.uint64)[0]
         tokens = routed.of_parts
         loads = draw(tokens.reshape(-1), routed.top_k, ranks, self.skew, stream)
         return loads.reshape(*tokens.shape, routed.experts)
@@ -121,7 +124,7 @@ class Recorded:
         return self._loads(routed, slots_extent, routed.layout.slots(routed.experts))
 
     def _loads(self, routed: Routed, extent: Any, total: int) -> Loads:
-        name = extent(f"layers.{routed.layer}")
+        name = of_half(extent(f"layers.{routed.layer}"), routed.half)
         where = f"the recorded routing, step {routed.step}, {name}"
         if routed.step not in self.steps or name not in self.steps[routed.step]:
             raise ConfigError(
@@ -169,32 +172,39 @@ def skew_of(text: str) -> float:
     return skew
 
 
-def step_routing(plan: JobPlan, index: int, tokens: Sequence[int], routing: Routing) -> dict[str, LayerLoads]:
-    """The loads of step `index`'s expert layers by a routing model; `tokens` are those of each holder.
+def step_routing(plan: JobPlan, index: int, tokens: Sequence[Sequence[int]], routing: Routing) -> dict[str, LayerLoads]:
+    """The loads of step `index`'s expert layers by a routing model; `tokens` are those of each holder, half by half.
 
     Where experts stand in several slots, so do the loads of these. Layers with equal loads may name one object.
     """
     found: dict[str, Loads] = {}
+    for half, own in enumerate(tokens):
+        found |= {of_half(name, half): loads for name, loads in _half_routing(plan, index, own, routing, half)}
+    return loads_of(found, plan.layout, plan.kept_loads if isinstance(routing, Even) else {})
+
+
+def _half_routing(
+    plan: JobPlan, index: int, tokens: Sequence[int], routing: Routing, half: int
+) -> Iterator[tuple[str, Loads]]:
     dealt: dict[tuple[int, Placement], Loads] = {}
     asked = {
         layer_name(layer): Routed(
-            index, layer.index, tuple(tokens), layer.mlp.router.top_k, layer.mlp.experts.count, plan.layout
+            index, layer.index, tuple(tokens), layer.mlp.router.top_k, layer.mlp.experts.count, plan.layout, half
         )
         for layer in plan.graph.layers
         if isinstance(layer.mlp, Moe)
     }
     for (name, routed), loads in zip(asked.items(), _of_layers(routing, asked.values()), strict=True):
-        found[expert_extent(name)] = loads
+        yield expert_extent(name), loads
         if name not in plan.placements:
             continue
         if isinstance(routing, Recorded):
-            found[slots_extent(name)] = routing.slots(routed)
+            yield slots_extent(name), routing.slots(routed)
             continue
         key = (id(loads), plan.placements[name])
         if key not in dealt:
             dealt[key] = deal_slots(loads, plan.placements[name], senders(plan.layout))
-        found[slots_extent(name)] = dealt[key]
-    return loads_of(found, plan.layout, plan.kept_loads if isinstance(routing, Even) else {})
+        yield slots_extent(name), dealt[key]
 
 
 def _of_layers(routing: Routing, layers: Collection[Routed]) -> list[Loads]:

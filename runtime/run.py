@@ -24,6 +24,7 @@ from ..isa.late import late
 from ..isa.program import Program
 from ..models.checkpoint import Checkpoint
 from .binding import step_bindings, step_variants
+from .halves import whole_loads
 from .host import few_collections
 from .job import Job
 from .layer_loads import LayerLoads, Loads
@@ -255,7 +256,7 @@ def _submit(state: RunState, step: Step, routed: Mapping[str, LayerLoads] | None
     loads: Callable[[], Mapping[str, LayerLoads]]
     loads = partial(plan.routed, step) if routed is None else partial(dict, routed)
     bindings = step_bindings(plan, step, loads())
-    state.skews.add(step, loads())
+    state.skews.add(step, whole_loads(loads()))
     variants = tuple(step_variants(plan, step))
     submissions = [
         Submission(rank, plan.lowered(rank, variants[rank]).program, binding, plan.layout.groups(rank))

@@ -19,6 +19,8 @@ from ..isa.operands import Ref, Role
 from ..isa.products import PACKED_GROUPED_MATMUL, QUANTISED_GROUPED_MATMUL
 from ..isa.work import Unit
 from ..models.blocks import Moe
+from .halves import halves
+from .lowering.passes.overlap import SECOND, is_second, of_half
 from .lowering.stage import SHARE, STATES
 from .lowering.weights import layer_name
 from .places import layer_of, place_of
@@ -169,7 +171,8 @@ class Watch:
     def _settled(self, event: _Event, step: Step) -> OutOfRange:
         rank = event.site.image.rank
         layer = layer_of(self.plan, event.site)
-        place = None if event.token is None else place_of(self.plan, step, rank, event.token)
+        half = halves(self.plan, step)[is_second(event.site.instruction)]
+        place = None if event.token is None else place_of(self.plan, half, rank, event.token)
         return OutOfRange(
             value=event.value,
             step=step.index,
@@ -275,7 +278,7 @@ def _outputs(site: Site) -> list[tuple[Ref, Rows | None]]:
 def _is_whole(site: Site, ref: Ref) -> bool:
     """Whether all rows of a buffer are somebody's: not so those that wait for what routers choose."""
     first = site.block.types[ref.buffer].shape[0]
-    return isinstance(first, int) or first in ("tokens", "rows", "sequences", STATES, SHARE)
+    return isinstance(first, int) or first.removesuffix(SECOND) in ("tokens", "rows", "sequences", STATES, SHARE)
 
 
 def _rows(site: Site) -> Rows | None:
@@ -307,18 +310,19 @@ def _counts(site: Site, i: OnExperts) -> Array:
 
 def _token(site: Site, ref: Ref, row: int) -> int | None:
     """The token, among those of the card, that a row of an output belongs to; None where it is none's."""
-    first, arrays = str(site.block.types[ref.buffer].shape[0]), site.memory.arrays
+    named, arrays = str(site.block.types[ref.buffer].shape[0]), site.memory.arrays
+    first, half = named.removesuffix(SECOND), int(is_second(site.instruction))
     if isinstance(site.instruction, SCATTER):
         return _where(site.memory.raw(site.instruction.index), row)
     if first == "tokens":
         return row
     if first == SHARE:
         size, index = site.memory.group_size("tp"), site.memory.group_index("tp")
-        return split_even(site.memory.scalar("tokens"), size)[index][0] + row
-    if first == "rows" and "host.rows" in site.image.arrays:
-        return int(site.image.arrays["host.rows"][row])
-    if first.startswith("tokens.") and "expert_slots" in arrays:
-        return _where(arrays["expert_slots"], row)
+        return split_even(site.memory.scalar(of_half("tokens", half)), size)[index][0] + row
+    if first == "rows" and (rows := of_half("host.rows", half)) in site.image.arrays:
+        return int(site.image.arrays[rows][row])
+    if first.startswith("tokens.") and (slots := of_half("expert_slots", half)) in arrays:
+        return _where(arrays[slots], row)
     return None
 
 

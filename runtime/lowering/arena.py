@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ...isa.operands import Ref
 from ...isa.program import Binding, Block, BoundShapes, Program
+from .passes.overlap import turns
 
 ALIGNMENT_BYTES = 512
 
@@ -45,14 +46,19 @@ def _aligned(shapes: BoundShapes, name: str) -> int:
 
 
 def live_ranges(block: Block) -> dict[str, tuple[int, int]]:
-    """(first, last) position in the body at which each local is used."""
+    """(first, last) position in the body at which each local is used.
+
+    Where two halves take turns, what one exchanges lives until it goes on: the bytes would else be taken by the other,
+    which would have to wait for the exchange that it should run beside.
+    """
     ranges: dict[str, tuple[int, int]] = {}
     names = {name for name, _ in block.locals}
+    goes_on = turns(block)
     for position, issue in enumerate(block.body):
         for ref, _ in issue.instruction.refs():
             if ref.buffer in names:
-                first, _ = ranges.get(ref.buffer, (position, position))
-                ranges[ref.buffer] = (first, position)
+                first, last = ranges.get(ref.buffer, (position, position))
+                ranges[ref.buffer] = (first, max(last, goes_on.get(position, position)))
     return ranges
 
 

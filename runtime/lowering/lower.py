@@ -14,6 +14,7 @@ from .passes.cache import code_caches
 from .passes.compose import Missing, compose
 from .passes.fuse import fuse
 from .passes.offload import offload_experts
+from .passes.overlap import overlap_halves
 from .passes.packed import fuse_decoding, quantise_inputs
 from .passes.rewrite import Rewritten
 from .passes.window import DEQUANTISE_MATMUL
@@ -70,6 +71,10 @@ def build(graph: Graph, layout: Layout, rank: int, options: LoweringOptions) -> 
     composed = compose(program, options.native, options.queue_of)
     fused, joined = fuse(composed.program, options.fuse, options.native, options.queue_of)
     rewritten = (*coded, *quantised, *decoding, *composed.rewritten, *joined)
+    if options.overlap:
+        fused, added, twins = overlap_halves(fused)
+        kept = (replace(change, block=new) for new, old in twins for change in rewritten if change.block == old)
+        rewritten = (*kept, *added)
     if options.offload:
         fused, loads, copies = offload_experts(fused, options.offload, options.queue_of)
         copied = (

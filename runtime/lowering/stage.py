@@ -91,6 +91,7 @@ class LoweringOptions:
     cache: CodedCache | None = None
     latent: LatentOrder = LatentOrder()
     offload: float = 0.0
+    overlap: bool = False
 
     @property
     def most_copies(self) -> int:
