@@ -159,6 +159,7 @@ JOB_OPTIONS: tuple[Callable[[F], F], ...] = (
         help="The calendar (default: simpy, without numbers compiled).",
     ),
     click.option("--fold/--no-fold", default=True, help="Simulate equal cards once (default), or all."),
+    click.option("--steady/--no-steady", default=True, help="Take over equal steps (default), or run all."),
     click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a number of the card."),
     click.option(
         "--strict",

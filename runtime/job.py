@@ -83,6 +83,7 @@ class Job:
     routing: str | None = None
     engine: Engine | None = None
     fold: bool = True
+    steady: bool = True
     overrides: tuple[tuple[str, str], ...] = ()
     strict: bool = False
     logits: bool = False

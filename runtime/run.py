@@ -148,7 +148,7 @@ def start_run(prepared: Prepared) -> RunState:
     if isinstance(plan.routing, Even) and has_experts(plan.graph):
         prepared = replace(prepared, warnings=(*prepared.warnings, EVEN))
     job = prepared.job
-    kind = partial(CompiledCluster, fold=job.fold) if job.calendar == "compiled" else Cluster
+    kind = partial(CompiledCluster, fold=job.fold, steady=job.steady) if job.calendar == "compiled" else Cluster
     cluster: Machines = kind(
         plan.card,
         prepared.cluster.topology(),

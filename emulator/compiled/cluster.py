@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +28,7 @@ from .meetings import Matching
 from .ops import Ops
 from .prepared import FlatPrepared
 from .spans import CardSpans, SpanTable
+from .steady import Steady
 from .tickets import CompiledRun, CompiledTicket
 from .waiters import waiters
 
@@ -52,6 +53,7 @@ class CompiledCluster(Machines):
 
     With `fold` cards in equal conditions are simulated once (`folding`). Where what is submitted or changed while
     programs are in flight tells cards apart that were one so far, all since the cluster was last idle runs again.
+    With `steady` a submission that runs alone, as an equal one did before, takes over what that did (`steady`).
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class CompiledCluster(Machines):
         choose: Choose = default_choice,
         placement: Sequence[int] | None = None,
         fold: bool = True,
+        steady: bool = True,
     ) -> None:
         self.calendar = CompiledCalendar()
         super().__init__(self.calendar, spec, topology, num_cards, choose, placement)
@@ -74,6 +77,7 @@ class CompiledCluster(Machines):
         self._submitted = 0
         self._folder = Folder(self.cards, self.calendar, self._wires, fold)
         self._entering = Entering(self.calendar, self._folder, self.queue_names, len(self.cards), self.orders)
+        self._steady = Steady(self.calendar) if steady else None
         self._classes: Partition | None = None
         self._history: list[Event] = []  # since the cluster was idle
         self._idle_ps = 0
@@ -232,8 +236,9 @@ class CompiledCluster(Machines):
         """As `Cluster.run_until`."""
         if not ticket.is_over:
             event = Event(awaited=ticket)
+            key = self._key(ticket)
             self._history.append(event)
-            if self._let_pass(event) == c.DRY:
+            if self._let_pass(event, key) == c.DRY:
                 self._tell_apart()
                 raise self._deadlock()
         if ticket.cause is not None:
@@ -248,11 +253,23 @@ class CompiledCluster(Machines):
             self._history.append(event)
             self._let_pass(event)
 
-    def _let_pass(self, event: Event) -> int:
-        ticket = event.awaited
-        reason = self.calendar.run(NONE if ticket is None else ticket.row, event.until_ps)
+    def _let_pass(self, event: Event, key: Hashable | None = None) -> int:
+        """Let time pass; a submission with a key runs alone from its start, and may have run before."""
+        ticket, steady, before = event.awaited, self._steady, self.calendar.activities
+        if ticket is not None and steady is not None and key is not None and steady.take(key, ticket):
+            reason = c.TICKET_DONE
+        else:
+            reason = self.calendar.run(NONE if ticket is None else ticket.row, event.until_ps)
+            if ticket is not None and steady is not None and key is not None and reason == c.TICKET_DONE:
+                steady.keep(key, ticket, self.calendar.activities - before)
         self._collect()
         return reason
+
+    def _key(self, ticket: CompiledTicket) -> Hashable | None:
+        """What is equal of submissions that take the same course; None for one that is not alone, or under way."""
+        if self._steady is None or self._classes is None or len(self._history) != 1 or self.now_ps != ticket.start_ps:
+            return None
+        return self._steady.key(ticket, self._classes)
 
     def _tell_apart(self) -> None:
         """Errors name cards: let each of them stand for itself."""

@@ -292,6 +292,11 @@ class LaneOps(Ops):
         rows[:, SHARE] = NONE
         return id(self.base), digest_of(rows), digest_of(self.batch.amounts[self.place])
 
+    @cached_property
+    def course(self) -> object:
+        """As `Ops.course`."""
+        return self.base.course, self.likeness
+
     @property
     def exchanges(self) -> object:
         """As `Ops.exchanges`: ranks of a batch differ in the bytes of all-to-alls alone, or else in others' too."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..calendar.solver import Ints
 from ..card import Op
+from ..digest import digest_of
 from ..op_columns import OpColumns, use_of
 from ..span import BOUNDS
 from .flatten import ACTIONS, LINKED, Shares
@@ -38,6 +39,11 @@ class Ops(OpColumns):
     def likeness(self) -> object:
         """What is equal of ranks that do the same in the same time, whomever they send to."""
         return id(self)
+
+    @cached_property
+    def course(self) -> object:
+        """What is equal of operations that the calendar cannot tell apart, whatever work they stand for."""
+        return digest_of(self.by_question)
 
     @property
     def exchanges(self) -> object:
