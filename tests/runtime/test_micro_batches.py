@@ -88,6 +88,30 @@ def test_chunks_of_one_prompt_follow_one_another_through_the_stages() -> None:
     assert three.report.totals.elapsed_ps < 0.6 * one.report.totals.elapsed_ps
 
 
+def test_stages_idle_while_the_chunks_of_a_prompt_fill_and_drain_them() -> None:
+    """m equal chunks over p stages keep each busy for m of m + p - 1 turns: 2 / 3 idle of 1 chunk, 2 / 10 of 8.
+
+    Later chunks see more context and take longer, so that stages wait for them: a chunk leaves a stage one chunk's time
+    after it came from the stage before, or after the chunk before it left, whichever is later.
+    """
+    idle = {}
+    for chunks in (1, 2, 4, 8):
+        job = Job("SmolLM2-135M", layout="pp=3", payload=False, batch=1, input_len=8192, output_len=0,
+                  chunk_tokens=8192 // chunks, micro_batches=3)  # fmt: skip
+        result = run_job(job)
+        assert len(result.records) == chunks
+        left = [0] * 3
+        for record in result.records:
+            for stage in range(3):
+                spans = [(span.start_ps, span.end_ps) for span in record.spans if span.card == stage]
+                left[stage] = max(left[stage], left[stage - 1] if stage else 0) + covered_ps(spans)
+        assert left[2] == pytest.approx(result.report.totals.elapsed_ps, rel=0.03)
+        idle[chunks] = [stage.idle_share for stage in result.report.stages]
+        assert all(2 / (chunks + 2) - 0.02 < share < 2 / (chunks + 2) + 0.08 for share in idle[chunks])
+    for fewer, more in ((1, 2), (2, 4), (4, 8)):
+        assert all(less < share for less, share in zip(idle[more], idle[fewer], strict=True))
+
+
 def test_phases_count_time_once_and_their_bounds_add_up(path: Path) -> None:
     report = run(path, "pp=3", 3, chunk_tokens=8, payload=False).report
     found = [getattr(report.phases, kind) for kind in ("prefill", "mixed", "decode")]
