@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from .lowering.passes.overlap import carried_here, is_second
 from .plan import JobPlan
 from .portions import portions
 from .scheduler import Step
@@ -17,11 +18,19 @@ if TYPE_CHECKING:  # kernels, which a run without numbers does without
 def layer_of(plan: JobPlan, site: Site) -> int | None:
     """The layer whose block an instruction stands in; None outside the layers."""
     calls = site.image.program.calls
-    blocks = [call.block.partition(".")[0] for call in calls[: site.call + 1]]
+    blocks = [call.block.partition(".")[0] for call in calls[: site.call + 1 - _is_carried(plan, site)]]
     if blocks[-1] != "layer":
         return None
     stages = plan.layout.stage_layers(len(plan.graph.layers))
     return stages[plan.layout.stage_of(site.image.rank)][blocks[:-1].count("layer")]
+
+
+def _is_carried(plan: JobPlan, site: Site) -> bool:
+    """Whether an instruction ends, for the second half of a step, what the call before began."""
+    if not plan.overlap or not is_second(site.instruction):
+        return False
+    before = sum(is_second(issue.instruction) for issue in site.block.body[: site.position])
+    return before < carried_here(site.image.program, site.call)
 
 
 def speaks(plan: JobPlan, rank: int) -> bool:

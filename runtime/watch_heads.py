@@ -8,6 +8,7 @@ from ..isa.operands import Ref
 from ..isa.recurrent import GATED_DELTA
 from ..models.blocks import Attention, DeltaNet, LatentAttention
 from .layout import Layout, kv_heads_of
+from .lowering.passes.overlap import SECOND
 
 if TYPE_CHECKING:  # kernels, which a run without numbers does without
     from ..emulator.payload import Site
@@ -21,12 +22,12 @@ def head_of(
     """The head that a column of a buffer belongs to; None where it is no head's, or of a block not known here."""
     index = layout.tp_index_of(site.image.rank)
     heads = attention.num_heads // layout.tp
-    first = index * heads
+    first, name = index * heads, ref.buffer.removesuffix(SECOND)
     if isinstance(attention, Attention):
         kv = kv_heads_of(attention.num_kv_heads, layout.tp, index)
-        runs = _grouped(attention, first, heads, kv).get(ref.buffer, ())
+        runs = _grouped(attention, first, heads, kv).get(name, ())
     elif isinstance(attention, LatentAttention):
-        runs = _latent(attention, first, heads).get(ref.buffer, ())
+        runs = _latent(attention, first, heads).get(name, ())
     elif isinstance(site.instruction, GATED_DELTA) and isinstance(attention, DeltaNet):
         is_state = ref == site.instruction.state
         width = attention.value_dim * (attention.key_dim if is_state else 1)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from linear_checkpoints import save_linear
 from races import races
 from scaled_checkpoints import save_scaled
 
+from siltwin.emulator.payload_binding import Site
 from siltwin.isa.errors import NotYetError
 from siltwin.models.blocks import Moe
 from siltwin.runtime.align import align
@@ -21,6 +24,7 @@ from siltwin.runtime.budget import Budget
 from siltwin.runtime.halves import halves, whole_loads
 from siltwin.runtime.job import Job
 from siltwin.runtime.lowering.passes.overlap import SECOND, is_second
+from siltwin.runtime.places import layer_of
 from siltwin.runtime.planning import budgets
 from siltwin.runtime.prepare import prepare
 from siltwin.runtime.recorded import summed
@@ -218,3 +222,20 @@ def test_a_saved_routing_counts_both_halves_when_experts_are_copied(checkpoint) 
     first, second = np.arange(mlp.experts.count), np.ones(mlp.experts.count, np.int64)
     steps = {0: {"layers.0.experts": first.reshape(1, 1, -1), "layers.0.experts.b": second.reshape(1, 1, -1)}}
     assert dict(summed(steps, graph)) == {0: [1 + index for index in range(mlp.experts.count)]}
+
+
+def test_what_the_second_half_ends_in_the_next_call_is_told_of_its_own_layer(checkpoint) -> None:
+    """Layer by layer both halves together do twice what a whole step does."""
+    counts = []
+    for on in (False, True):
+        plan = prepare(job(checkpoint("mixtral"), "tp=2", overlap=on)).plan
+        program = plan.built(0, plan.variants[0]).program
+        image: Any = SimpleNamespace(program=program, rank=0)
+        memory: Any = None
+        sites = (
+            Site(image, call, block, position, issue.instruction, memory)
+            for call, block in enumerate(program.block[each.block] for each in program.calls)
+            for position, issue in enumerate(block.body)
+        )
+        counts.append(Counter(layer_of(plan, site) for site in sites))
+    assert counts[1] == {layer: 2 * count for layer, count in counts[0].items()}

@@ -82,8 +82,10 @@ def only_for(token: int) -> Damage:
     return blow_up
 
 
-def test_a_token_that_overflows_is_named_where_it_first_stands(llama: Path) -> None:
-    found = first_of(run(damaged(llama, only_for(42)), "tp=2"))
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_token_that_overflows_is_named_where_it_first_stands(llama: Path, overlap: bool) -> None:
+    """Of the 10 tokens of a step in halves the second has request 1 from its position 1 on."""
+    found = first_of(run(damaged(llama, only_for(42)), "tp=2", overlap=overlap))
     assert (found.layer, found.head, found.expert, found.request, found.position) == (
         "layer 0",
         "key head 0",
@@ -91,7 +93,7 @@ def test_a_token_that_overflows_is_named_where_it_first_stands(llama: Path) -> N
         1,
         2,
     )
-    assert found.instruction.startswith("matmul dst=%qkv")
+    assert found.instruction.startswith("matmul dst=%qkv.b" if overlap else "matmul dst=%qkv ")
     assert found.value in ("inf", "saturated") and found.elements == 2  # token 42 comes twice
 
 

@@ -32,6 +32,16 @@ def is_second(instruction: Instruction) -> bool:
     return any(ref.buffer.endswith(SECOND) for ref, _ in instruction.refs())
 
 
+def carried_here(program: Program, call: int) -> int:
+    """How many of the second half's instructions in a call, its first ones, belong to the call before."""
+    left = 0
+    for each in program.calls[:call]:
+        body = program.block[each.block].body
+        seconds = sum(is_second(issue.instruction) for issue in body)
+        left += len(body) - 2 * seconds  # what the first half did and the second has yet to do
+    return left
+
+
 def turns(block: Block) -> dict[int, int]:
     """For every exchange, where its own half goes on behind the turn of the other; nothing in plain blocks."""
     seconds = [is_second(issue.instruction) for issue in block.body]
