@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_programs import TIGHT, bodies
@@ -65,17 +66,7 @@ def submit(one: Any, cluster: Cluster | CompiledCluster, texts: list[str], calls
     return cluster.submit([one.submission(r, programs[body], tokens) for r, body in enumerate(texts)], **how)
 
 
-@settings(max_examples=150, deadline=None)
-@given(
-    data=st.data(),
-    cards=st.integers(1, 4),
-    calls=st.integers(1, 3),
-    kind=st.sampled_from(["ring", "full_mesh", "switch"]),
-    overrides=st.sampled_from(CARDS),
-    queues=st.sampled_from(QUEUES),
-    may_lock=st.booleans(),
-)
-def test_random_programs_run_as_under_simpy(
+def check_alone(
     rig: Any,
     data: st.DataObject,
     cards: int,
@@ -99,9 +90,31 @@ def test_random_programs_run_as_under_simpy(
     assert found["error"] or used(compiled) == used(one.cluster)
 
 
-@settings(max_examples=100, deadline=None)
-@given(data=st.data(), cards=st.integers(1, 4), overrides=st.sampled_from(CARDS), queues=st.sampled_from(QUEUES))
-def test_submissions_in_flight_together_share_and_queue_up_as_under_simpy(
+random_programs = given(
+    data=st.data(),
+    cards=st.integers(1, 4),
+    calls=st.integers(1, 3),
+    kind=st.sampled_from(["ring", "full_mesh", "switch"]),
+    overrides=st.sampled_from(CARDS),
+    queues=st.sampled_from(QUEUES),
+    may_lock=st.booleans(),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@random_programs
+def test_random_programs_run_as_under_simpy(rig: Any, **drawn: Any) -> None:
+    check_alone(rig, **drawn)
+
+
+@pytest.mark.long
+@settings(max_examples=3000, deadline=None)
+@random_programs
+def test_thousands_of_random_programs_run_as_under_simpy(rig: Any, **drawn: Any) -> None:
+    check_alone(rig, **drawn)
+
+
+def check_together(
     rig: Any, data: st.DataObject, cards: int, overrides: Mapping[str, str], queues: Mapping[str, str] | None
 ) -> None:
     one, compiled = pair(rig, cards, "ring", {**overrides, **(queues or {})})
@@ -124,6 +137,24 @@ def test_submissions_in_flight_together_share_and_queue_up_as_under_simpy(
                 cluster.set_link_capacity(0, 1, 10**8 + stop)
         told_by.append([*(told(cluster, ticket) for ticket in tickets), used(cluster)])
     assert told_by[0] == told_by[1]
+
+
+random_submissions = given(
+    data=st.data(), cards=st.integers(1, 4), overrides=st.sampled_from(CARDS), queues=st.sampled_from(QUEUES)
+)
+
+
+@settings(max_examples=100, deadline=None)
+@random_submissions
+def test_submissions_in_flight_together_share_and_queue_up_as_under_simpy(rig: Any, **drawn: Any) -> None:
+    check_together(rig, **drawn)
+
+
+@pytest.mark.long
+@settings(max_examples=3000, deadline=None)
+@random_submissions
+def test_thousands_of_submissions_in_flight_together_share_as_under_simpy(rig: Any, **drawn: Any) -> None:
+    check_together(rig, **drawn)
 
 
 def now(cluster: Any) -> int:
