@@ -24,12 +24,13 @@ HELD_BOUND: dict[str, Bound] = {"unit": "compute", "hbm": "hbm", "link": "link",
 class CardQueue:
     """A queue and its inbox of submissions, served one after the other.
 
-    `order` is its place among the queues of all cards. `run` and `entry` are where it stands, `blocked` what it waits
+    `orders` are the places of the exchanges that it owns and of its own activities among those of all. `run` and `entry` are where it stands, `blocked` what it waits
     for there, `running` its last activity of its own.
     """
 
-    def __init__(self, calendar: Calendar, rank: int, name: str, order: int) -> None:
-        self.calendar, self.rank, self.name, self.order = calendar, rank, name, order
+    def __init__(self, calendar: Calendar, rank: int, name: str, orders: tuple[int, int]) -> None:
+        self.calendar, self.rank, self.name = calendar, rank, name
+        self.order_together, self.order = orders
         self.env = calendar.env
         self.run: CardRun | None = None
         self.running: Running | None = None
@@ -160,7 +161,8 @@ class CardQueue:
     def _party(self, run: CardRun, entry: Entry, op: Op) -> Party:
         assert op.message is not None
         sharing = run.sharing.get(op.group, run.ticket.exchange.sharing)
-        return Party(self.rank, now_ps(self.env), op.message, op.demand.fixed_ps, run.timeline, entry, sharing)
+        issued, order = now_ps(self.env), self.order_together
+        return Party(self.rank, issued, op.message, op.demand.fixed_ps, run.timeline, entry, sharing, order)
 
     def _span(self, entry: Entry, issued: int, start: int, bound: Bound, late: int = NOBODY_LATE) -> Span:
         end = now_ps(self.env)

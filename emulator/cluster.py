@@ -70,8 +70,8 @@ class Cluster(Machines):
         super().__init__(self.calendar, spec, topology, num_cards, choose, placement)
         self.queues = tuple(
             {
-                queue.name: CardQueue(self.calendar, card.rank, queue.name, order)
-                for order, queue in enumerate(spec.queues, len(self.cards) + card.rank * len(spec.queues))
+                queue.name: CardQueue(self.calendar, card.rank, queue.name, self.orders_of(card.rank, number))
+                for number, queue in enumerate(spec.queues)
             }
             for card in self.cards
         )

@@ -31,7 +31,7 @@ class Sharing(NamedTuple):
 class Party(NamedTuple):
     """A card that has come to an exchange: since when, for what, and by which instruction of which program.
 
-    `sharing` is that of its group, or of the submission.
+    `sharing` is that of its group, or of the submission; `order` the place of what it owns among all activities.
     """
 
     rank: int
@@ -41,6 +41,7 @@ class Party(NamedTuple):
     timeline: Timeline
     entry: Entry
     sharing: Sharing
+    order: int = 0
 
     @property
     def name(self) -> str:
@@ -241,7 +242,7 @@ class Exchange:
 
     def _run(self, meeting: Meeting, demand: Demand) -> Running:
         weight, priority = next(iter(meeting.parties.values())).sharing
-        order = self.first_order + owner(meeting.ranks, meeting.turn)
+        order = self.first_order + meeting.parties[owner(meeting.ranks, meeting.turn)].order
         running = self._calendar.run(demand, weight=weight, priority=priority, order=order)
         meeting.activities.append(running)
         return running

@@ -88,11 +88,17 @@ class Machines(ABC):
 
     @property
     def orders(self) -> int:
-        """Places in the order of activities that a submission takes: an exchange's is that of its owner's rank.
+        """Places in the order of activities that a submission takes."""
+        return 2 * len(self.cards) * len(self.spec.queues)
 
-        Those of queues come after them all, card by card; so no card is before another in what it shares with peers.
+    def orders_of(self, rank: int, number: int) -> tuple[int, int]:
+        """The places of the exchanges that a card's queue owns, and of what it does alone.
+
+        Exchanges come first, those of the same queue of all cards together, so that no card is before another in what
+        it shares with peers.
         """
-        return len(self.cards) * (len(self.spec.queues) + 1)
+        cards, queues = len(self.cards), len(self.spec.queues)
+        return number * cards + rank, (cards + rank) * queues + number
 
     def usage(self, rank: int) -> dict[str, Usage]:
         """What all submissions that have ended used of a card, by unit: tensor, vector, dma0 .., host, hbm, link."""

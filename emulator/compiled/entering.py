@@ -91,7 +91,7 @@ class Entering:
         run.out = memory.append(c.SPANS, np.full((run.program.count, c.SPAN_COLUMNS), NONE))
         run.semaphores = memory.append(c.SEMAPHORES, np.tile([0, NONE], (len(run.timeline.semaphores), 1)))
         run.first_link, run.links = memory.append(c.LINKS, links), len(links)
-        order = ticket.number * self._orders + self._cards + rank * queues
+        order = ticket.number * self._orders + (self._cards + rank) * queues
         after = NONE if run.after is None else run.after.row
         row = (
             ticket.row, ops, run.semaphores, run.out, run.first_link, rank * self._resources_a_card,
@@ -124,7 +124,8 @@ class Entering:
             row[c.LATE] = row[c.STARTED] = row[c.ENDED] = row[c.FIRST_MEMBER] = NONE
             row[c.M_WEIGHT], row[c.M_PRIORITY] = place.sharing
             row[c.SLOT], row[c.MEMBERS] = slot, come
-            row[c.M_ORDER] = ticket.number * self._orders + slot // len(self._queue_names)
+            rank, queue = divmod(slot, len(self._queue_names))
+            row[c.M_ORDER] = ticket.number * self._orders + queue * self._cards + rank
             if priced is None:
                 row[c.MEMBERS] += 1  # it never starts
             else:
@@ -146,11 +147,10 @@ class Entering:
 
     def _slot(self, place: Place, classes: Partition) -> int:
         """The queue in which an exchange's owner waits: the sender of a transfer, or the lowest of a collective."""
-        standing = {int(classes.standing[member.rank]): member.part for member in place.members if member.sends}
-        standing = standing or {int(classes.standing[member.rank]): member.part for member in place.members}
+        standing = {int(classes.standing[member.rank]): member for member in place.members if member.sends}
+        standing = standing or {int(classes.standing[member.rank]): member for member in place.members}
         rank = min(standing)
-        (name,) = standing[rank].program.link_queues
-        return rank * len(self._queue_names) + self._queue_names.index(name)
+        return rank * len(self._queue_names) + standing[rank].queue
 
     def _nodes_for(self, place: Place, count: int) -> int:
         """Where a group keeps its uses; exchanges of one group never overlap, for its members come one by one."""

@@ -48,7 +48,7 @@ class FlatProgram:
     """A timeline's entries as rows: `parts[q]` are the first and the last but one of a queue of the card.
 
     `entries` says which entry of the timeline each row is, and `calls`, `positions` and `sites` what it executes;
-    `links` are the rows of exchanges in their order, and `link_queues` the queues that they stand in.
+    `links` are the rows of exchanges in their order, queue by queue.
     """
 
     def __init__(self, timeline: Timeline, actions: Ints, queues: Sequence[str], memory: Memory) -> None:
@@ -71,9 +71,12 @@ class FlatProgram:
         table = np.stack((self.sites, acts, *(column[self.entries] for column in columns), link), axis=1)
         self.first = memory.append(ENTRIES, table)
         self.parts: Ints = self.first + np.stack((np.concatenate(([0], stops[:-1])), stops), axis=1)
-        holding = np.unique(np.searchsorted(stops, self.links, side="right")).tolist()
-        self.link_queues = tuple(queues[number] for number in holding)
+        self.queues_of_card = tuple(queues)
         self.queues = int(np.count_nonzero(self.parts[:, 0] != self.parts[:, 1]))
+
+    def queue_of(self, row: int) -> int:
+        """The queue, of those of the card, in which a row stands."""
+        return int(np.searchsorted(self.parts[:, 1] - self.first, row, side="right"))
 
 
 class Shares:

@@ -47,15 +47,10 @@ class LinkPart:
     `rows` are its rows in the program, `channel_of` and `message_of` its channel and message by their places in
     `channels` and `messages`. Cards share one if they differ in the bytes of all-to-alls alone, which each card's own
     operations know.
-    UnsupportedError for a program that exchanges from several queues, whose order only time could tell.
+    A card may exchange from several queues, if it comes to each place from one; else only time could tell the order.
     """
 
     def __init__(self, program: FlatProgram, ops: Ops) -> None:
-        if len(program.link_queues) > 1:
-            raise UnsupportedError(
-                f"program {program.timeline.program.name} exchanges from the queues "
-                f"{', '.join(sorted(program.link_queues))}; the compiled calendar needs them in one: use --engine simpy"
-            )
         self.program = program
         self.rows, self.sites = program.links, program.sites[program.links]
         sites, where = np.unique(self.sites, return_inverse=True)
@@ -98,11 +93,21 @@ class LinkPart:
         return found
 
     def numbers(self, first: tuple[int, ...], channel: int) -> Ints:
-        """The exchanges of a channel and of those that are the same."""
+        """The exchanges of a channel and of those that are the same; UnsupportedError where they have several queues."""
         found = self._numbers.get((first, channel))
         if found is None:
             found = self._numbers[first, channel] = np.flatnonzero(self._merged(first) == channel)
+            self._check_queues(found, self.channels[channel].group)
         return found
+
+    def _check_queues(self, numbers: Ints, group: str) -> None:
+        queues = sorted({self.program.queue_of(row) for row in self.rows[numbers].tolist()})
+        if len(queues) > 1:
+            names = ", ".join(sorted(self.program.queues_of_card[queue] for queue in queues))
+            raise UnsupportedError(
+                f"program {self.timeline.program.name} comes to group {group} from the queues {names}; the compiled "
+                "calendar needs the exchanges of one group in one queue: use --engine simpy"
+            )
 
 
 class Member(NamedTuple):
@@ -124,6 +129,11 @@ class Member(NamedTuple):
     def rows(self) -> Ints:
         """The rows of the program that come to it."""
         return self.part.rows[self.numbers]
+
+    @property
+    def queue(self) -> int:
+        """The queue, of those of the card, from which it comes there."""
+        return self.part.program.queue_of(int(self.rows[0]))
 
     def party(self, turn: int) -> Party:
         """The card as it comes to a turn of the place, for those who must name it."""
