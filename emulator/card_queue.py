@@ -24,8 +24,8 @@ HELD_BOUND: dict[str, Bound] = {"unit": "compute", "hbm": "hbm", "link": "link",
 class CardQueue:
     """A queue and its inbox of submissions, served one after the other.
 
-    `orders` are the places of the exchanges that it owns and of its own activities among those of all. `run` and `entry` are where it stands, `blocked` what it waits
-    for there, `running` its last activity of its own.
+    `orders` are the places, among the activities of all, of the exchanges that it owns and of what it does alone. `run`
+    and `entry` are where it stands, `blocked` what it waits for there, `running` its last activity of its own.
     """
 
     def __init__(self, calendar: Calendar, rank: int, name: str, orders: tuple[int, int]) -> None:

@@ -93,7 +93,7 @@ class LinkPart:
         return found
 
     def numbers(self, first: tuple[int, ...], channel: int) -> Ints:
-        """The exchanges of a channel and of those that are the same; UnsupportedError where they have several queues."""
+        """The exchanges of a channel and of those that are the same; UnsupportedError if of several queues."""
         found = self._numbers.get((first, channel))
         if found is None:
             found = self._numbers[first, channel] = np.flatnonzero(self._merged(first) == channel)
