@@ -112,7 +112,9 @@ JOB_OPTIONS: tuple[Callable[[F], F], ...] = (
     click.option("--dtype", metavar="DTYPE", help="Weights and activations: float32, bfloat16, float16 (or fp32 ...)."),
     click.option("--kv-dtype", metavar="DTYPE", help="The KV cache: floats, fp8 or int8 (default: bfloat16)."),
     click.option("--kv-scales", metavar="tensor|head", help="Of an fp8 or int8 KV cache (default: tensor for fp8)."),
-    click.option("--offload", metavar="experts=SHARE", help="Expert layers in host memory, loaded before their turn."),
+    click.option(
+        "--offload", metavar="experts=SHARE,kv=SHARE", help="Layers whose experts or caches are in host memory."
+    ),
     click.option("--kv-policy", metavar="NAME", help="Reserve it paged (the default), preallocated or virtual."),
     click.option("--kv-granule", metavar="SIZE", help="What --kv-policy virtual maps at a time (default: 2MiB)."),
     click.option("--kv-pages", type=click.Choice(["unified", "ideal"]), help="Ideal: windows free pages they left."),

@@ -16,14 +16,15 @@ Lengths = tuple[int, ...]
 
 @dataclass(frozen=True)
 class PagedContext:
-    """The sequences of a batch: `q` holds their new tokens one after the other, `tables` the pages of each.
+    """The sequences of a batch: `q` holds their new tokens one after the other (None: nothing does), `tables` the pages
+    of each.
 
     `q_lens` and `kv_lens` count a sequence's new tokens and its tokens in the cache, new ones included; the extents
     hold the same lengths, for Work.
     """
 
     owner: Instruction
-    q: Ref
+    q: Ref | None
     tables: Ref
     q_lens: Ref
     kv_lens: Ref
@@ -57,29 +58,33 @@ class PagedContext:
         for queries, length in zip(q_lens, kv_lens, strict=True):
             if not 0 <= queries <= length:
                 raise ProgramError(f"{name}: {queries} new tokens in a cache of {length} (in: {owner})")
-        if sum(q_lens) != s.shape(self.q)[0]:
+        if self.q is not None and sum(q_lens) != s.shape(self.q)[0]:
             raise ProgramError(f"{name}: q has {s.shape(self.q)[0]} rows for {sum(q_lens)} new tokens (in: {owner})")
         return q_lens, kv_lens
 
-    def sequences(self, m: Memory, cache: Array) -> Iterator[tuple[slice, Array]]:
-        """(rows of q, cache rows [length, row]) of every sequence that has new tokens.
+    def lengths(self, m: Memory, cache: tuple[int, ...]) -> tuple[Lengths, Lengths]:
+        """New and cached tokens of every sequence, where the pages of a cache of this shape are read.
 
         Raises ProgramError where lengths in memory are not the bound ones, or a page that they reach is not there.
         """
-        tables, bound = m.get(self.tables), self.bound(m)
+        bound = self.bound(m)
         for held, lengths in zip((m.get(self.q_lens), m.get(self.kv_lens)), bound, strict=True):
             if tuple(held.tolist()) != lengths:
                 held_and_bound = f"lengths {held.tolist()} in memory, {list(lengths)} bound"
                 raise ProgramError(f"{self.owner.mnemonic}: {held_and_bound} (in: {self.owner})")
-        for table, length in zip(tables, bound[1], strict=True):
-            pages = -(-length // cache.shape[1])
+        for table, length in zip(m.get(self.tables), bound[1], strict=True):
+            pages = -(-length // cache[1])
             if pages > len(table):
                 raise ProgramError(
                     f"{self.owner.mnemonic}: {length} tokens need {pages} pages, the table has {len(table)}"
                 )
-            require_rows(self.owner, table[:pages], len(cache), "page")
+            require_rows(self.owner, table[:pages], cache[0], "page")
+        return bound
+
+    def sequences(self, m: Memory, cache: Array) -> Iterator[tuple[slice, Array]]:
+        """(rows of q, cache rows [length, row]) of every sequence that has new tokens; errors as `lengths`."""
         start = 0
-        for table, queries, length in zip(tables, *bound, strict=True):
+        for table, queries, length in zip(m.get(self.tables), *self.lengths(m, cache.shape), strict=True):
             if queries:
                 yield slice(start, start + queries), context_rows(cache, table, length)
             start += queries

@@ -15,6 +15,7 @@ from ..isa.work import Unit
 from ..models.blocks import Attention, LatentAttention
 from .budget import Load, Profile
 from .lowering.arena import ArenaPlan, live_ranges, plan_arena
+from .lowering.passes.offload import STAGING
 from .lowering.reach import WHOLE
 from .lowering.stage import STATES
 from .memory import DEVICE_SPACES, KV_TAG, STATE_TAG, WORKSPACE_TAG, bytes_of_buffer, page_bytes_of
@@ -176,6 +177,8 @@ def _pages(load: Load, rows: str, total: int, unit: str) -> str:
 
 def _kind_of_cache(plan: JobPlan, buffer: Buffer) -> str:
     """Which kind of layer keeps a cache."""
+    if buffer.name.startswith(STAGING):
+        return "staging of caches in host memory"
     found = re.match(r"layers\.(\d+)\.(\w+)(.*)", buffer.name)
     assert found is not None, f"{buffer.name} is no layer's"
     if found[2] in KINDS:

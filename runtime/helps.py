@@ -12,6 +12,7 @@ from .budget import Budget, loads
 from .budget_lines import by_tag, lines_of
 from .fits import largest_batch, largest_context, longest_of
 from .job import Job
+from .offload import has_caches
 from .plan import JobPlan, Lengths
 from .prepare import prepare
 from .report_plan import Growth, Help
@@ -37,8 +38,9 @@ def _changes(job: Job, plan: JobPlan) -> Iterator[tuple[str, dict[str, Any]]]:
         yield "--weights fp8", {"weights": "fp8"}
     if layout.redundant:
         yield "--redundant-experts 0", {"redundant_experts": 0, "expert_loads": None}
-    if not plan.offload and any(isinstance(layer.mlp, Moe) for layer in plan.graph.layers):
-        yield "--offload experts=1", {"offload": "experts=1"}
+    for text in _offloads(plan):
+        both = text if job.offload is None else f"{job.offload},{text}"
+        yield f"--offload {both}", {"offload": both}
     if any(sequence.prompt_len > 1024 for sequence in plan.sequences) and (job.chunk_tokens or 1 << 30) > 1024:
         yield "--chunk-tokens 1024", {"chunk_tokens": 1024}
     for axis in ("tp", "pp", "cp", "dp"):
@@ -47,6 +49,14 @@ def _changes(job: Job, plan: JobPlan) -> Iterator[tuple[str, dict[str, Any]]]:
         wider = layout.with_tp(2 * layout.tp) if axis == "tp" else replace(layout, **{axis: 2 * getattr(layout, axis)})
         text = ",".join(part for part in str(wider).split(",") if not part.endswith("=1"))
         yield f"--layout {text}", {"layout": text}
+
+
+def _offloads(plan: JobPlan) -> Iterator[str]:
+    """What may yet move to host memory."""
+    if not plan.offload.experts and any(isinstance(layer.mlp, Moe) for layer in plan.graph.layers):
+        yield "experts=1"
+    if not plan.offload.caches and has_caches(plan.graph):
+        yield "kv=1"
 
 
 def _is_limited(attention: object) -> bool:

@@ -9,9 +9,10 @@ from contextlib import contextmanager
 
 from ..isa.errors import ConfigError
 from ..isa.program import Space
+from .lowering.passes.offload_caches import in_host_pages
 from .lowering.reach import WHOLE
 from .lowering.stage import STATES
-from .memory import WORKSPACE_TAG
+from .memory import WORKSPACE_TAG, page_bytes_of
 from .plan import JobPlan
 
 OBJECTS_BETWEEN_COLLECTIONS = 400_000
@@ -44,14 +45,16 @@ def payload_bytes(plan: JobPlan) -> int:
     A table's memory is touched only as far as the job reaches; kernels have work arrays of their own, for a head each.
     """
     pages, states = (plan.largest.extents[name][0] for name in (WHOLE.pages, STATES))
-    feet = [plan.footprint(rank) for rank in range(plan.layout.cards)]
+    cards = range(plan.layout.cards)
+    feet = [plan.footprint(rank) for rank in cards]
+    away = (buffer for rank in cards for buffer in plan.built(rank, plan.variants[0]).program.buffers)
     return sum(
         foot.page_bytes * pages
         + sum(size * plan.largest.extents[name][0] for name, size in foot.limited.items())
         + foot.state_bytes * states
         + sum(item.num_bytes for item in foot.static if item.tag not in (Space.TABLE.value, WORKSPACE_TAG))
         for foot in feet
-    )
+    ) + sum(page_bytes_of(buffer) * pages for buffer in away if in_host_pages(buffer))
 
 
 def refuse_beyond_host(plan: JobPlan) -> None:

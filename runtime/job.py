@@ -31,7 +31,7 @@ class Job:
     of the other. `kv_pages` ideal lets layers with windows or chunks free the pages that they read no
     more; unified pages hold all layers' tokens. `kv_policy` says how the cache's memory is reserved (`kv_granule`: a
     size, of virtual's mappings), and `compare_kv` asks for a table of all; `alerts` are thresholds such as memory=0.9.
-    `offload` keeps a share of the expert layers in host memory.
+    `offload` keeps a share of the expert layers, or of the layers' caches, in host memory.
     `redundant_experts` slots hold copies of the experts that `expert_loads`, a JSON file, says are chosen most.
     `routing` says what experts get without
     the payload, and `expert_room` how many times an even share of rows may arrive at a card. `mla` is how latent

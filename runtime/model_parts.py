@@ -15,10 +15,12 @@ from .lowering.passes.overlap import SECOND, is_second
 INPUTS, HEAD, WAITING, CONTROL = "inputs", "head", "waiting", "control"
 NORMS, ROUTER, EXPERTS, SHARED, DENSE = "norms and residuals", "router", "routed experts", "shared experts", "dense"
 COLLECTIVES = "collectives"  # "collectives tp": along an axis of the layout
+OFFLOAD = "offload"  # what comes from host memory before its turn, and what goes back
 ATTENTION = "attention"  # "attention latent", "attention linear", ...
 
 # Blocks outside the layers, by the name that lowering gives them.
 _ENDS = {"inputs": INPUTS, "embed": INPUTS, "head": HEAD, "send": CONTROL, "receive": CONTROL}
+_WITHOUT_INPUTS = ("embed", "receive")  # ends that transfer nothing with the host but what is offloaded
 _NORMS = frozenset({"add", "residual_mix", "sum_squares", "rms_scale", "rms_unit"})
 _ROUTING = frozenset({"route", "tally", "choose_replica", "copy_choices"})
 _TRAVELLING = frozenset({"permute", "regroup", "combine", "scale_routed"})
@@ -34,7 +36,8 @@ def parts_of(block: Block) -> tuple[str, ...]:
     instructions = [issue.instruction for issue in block.body]
     root = block.name.partition(".")[0]
     if root in _ENDS:
-        return tuple(_wire(one) or _ENDS[root] for one in instructions)
+        own = _ENDS[root]
+        return tuple(_wire(one) or (root in _WITHOUT_INPUTS and _offloaded(one)) or own for one in instructions)
     params = {name for name, _ in block.params if not name.endswith(SECOND)} - {"x", "snapshots"}
     found = [DENSE] * len(instructions)
     for half in (False, True):  # which take turns, where exchanges are overlapped
@@ -52,6 +55,7 @@ def _layer_parts(instructions: Sequence[Instruction], params: set[str]) -> list[
     mixer, is_moe = _mixer(instructions[:half]), any(one.mnemonic == "route" for one in instructions)
     found = [
         _wire(one)
+        or _offloaded(one)
         or _plain(one, uses[at], weights[at])
         or _routed(one, weights[at])
         or (mixer if at < half else _fed(weights[at], is_moe))
@@ -78,6 +82,11 @@ def _wire(instruction: Instruction) -> str:
         return CONTROL
     group = group_of(instruction)
     return "" if group is None else f"{COLLECTIVES} {group}"
+
+
+def _offloaded(instruction: Instruction) -> str:
+    """Transfers with the host, where a block has none of inputs and tokens."""
+    return OFFLOAD if type(instruction).unit is Unit.HOST else ""
 
 
 class _Uses(NamedTuple):

@@ -28,6 +28,7 @@ from .kv_cache import PagePool, PagePools
 from .layer_loads import LayerLoads, loads_of
 from .lowering.experts import expert_extent, slots_extent
 from .lowering.held import Piece
+from .lowering.passes.offload_caches import in_host_pages
 from .lowering.passes.overlap import SECOND, of_half
 from .lowering.reach import WHOLE, Reach
 from .lowering.stage import table_names
@@ -125,7 +126,7 @@ class Numbers:
         return {
             buffer.name: np.zeros(self._shape(buffer, self.plan.largest), buffer.type.dtype.storage)
             for buffer in self.plan.lowered(rank, self.plan.variants[0]).program.buffers
-            if buffer.space in (Space.KV, Space.STATE)
+            if buffer.space in (Space.KV, Space.STATE) or in_host_pages(buffer)
         }
 
     def _weight(self, weight: WeightBuffer) -> Array:

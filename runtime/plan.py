@@ -33,6 +33,7 @@ from .lowering.latent_order import LatentOrder
 from .lowering.lower import BuiltProgram, LoweredProgram, build, place
 from .lowering.passes.cache import CodedCache
 from .lowering.passes.compose import refuse_missing
+from .lowering.passes.offload import Offload
 from .lowering.passes.overlap import of_half
 from .lowering.passes.packed import Activations
 from .lowering.passes.rewrite import CONTEXT
@@ -80,8 +81,8 @@ class JobPlan:
     with windows or chunks let pages go that they read no more; `kv_policy` says how their memory is reserved. `routing`
     says what experts get where numbers do not (None: they do), and `expert_room` how many times an even share of rows
     may arrive at a card (None: as many as `routing` sends, at least twice an even share). `latent` orders latent
-    attention's products. `offload` is the share of expert layers whose experts live in host memory. With `overlap` a
-    step's tokens are computed in two halves, one beside the other's exchanges.
+    attention's products. `offload` says what lives in host memory. With `overlap` a step's tokens are computed in two
+    halves, one beside the other's exchanges.
     """
 
     graph: Graph
@@ -109,7 +110,7 @@ class JobPlan:
     routing: Routing | None = None
     expert_room: float | None = None
     latent: LatentOrder = LatentOrder()
-    offload: float = 0.0
+    offload: Offload = Offload()
     overlap: bool = False
     _built: dict[tuple[Layout, int, Variant], BuiltProgram] = field(default_factory=dict, compare=False, repr=False)
 
@@ -464,8 +465,8 @@ class JobPlan:
         twin = self.classes[rank]
         if twin not in self._weight_bytes:
             total, built = Counter[str](), self.built(twin, self.variants[0])
-            for weight, count in ((one, 1) for one in built.weights) if self.offload else built.held.groups():
-                where = "host " if self.offload and in_host_memory(built.program, weight) else ""
+            for weight, count in ((one, 1) for one in built.weights) if self.offload.experts else built.held.groups():
+                where = "host " if self.offload.experts and in_host_memory(built.program, weight) else ""
                 for kind, num_bytes in weight.bytes_by_kind().items():
                     total[f"{where}{weight.bucket} {kind}"] += count * num_bytes
             self._weight_bytes[twin] = dict(sorted(total.items()))

@@ -133,7 +133,7 @@ def prepare(job: Job, *, any_dtype: bool = False, checkpoint: Checkpoint | None 
         routing=None if job.payload else routing_of(job, checkpoint.graph),
         expert_room=parse_room(job.expert_room),
         latent=latent_order_of(job),
-        offload=offload_of(job.offload, checkpoint.graph),
+        offload=offload_of(job, checkpoint.graph, layout),
     )
     ignores_stop = job.ignore_eos or job.batch is not None
     return Prepared(

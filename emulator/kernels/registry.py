@@ -9,6 +9,7 @@ from . import (
     elementary_binders,
     expert_binders,
     fused_binders,
+    host_binders,
     latent_binders,
     partial_binders,
     product_binders,
@@ -39,6 +40,7 @@ MODULES = (
     scaling_binders,
     residual_binders,
     dma_binders,
+    host_binders,
     fused_binders,
 )
 

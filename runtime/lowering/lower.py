@@ -14,6 +14,7 @@ from .passes.cache import code_caches
 from .passes.compose import Missing, compose
 from .passes.fuse import fuse
 from .passes.offload import offload_experts
+from .passes.offload_caches import offload_caches
 from .passes.overlap import overlap_halves
 from .passes.packed import fuse_decoding, quantise_inputs
 from .passes.rewrite import Rewritten
@@ -75,12 +76,11 @@ def build(graph: Graph, layout: Layout, rank: int, options: LoweringOptions) -> 
         fused, added, twins = overlap_halves(fused)
         kept = (replace(change, block=new) for new, old in twins for change in rewritten if change.block == old)
         rewritten = (*kept, *added)
-    if options.offload:
-        fused, loads, copies = offload_experts(fused, options.offload, options.queue_of)
-        copied = (
-            replace(change, block=new) for new, old in copies.items() for change in rewritten if change.block == old
-        )
-        rewritten = (*rewritten, *copied, *loads)
+    for share, offload in ((options.offload.experts, offload_experts), (options.offload.caches, offload_caches)):
+        if share:
+            fused, added, copies = offload(fused, share, options.queue_of)
+            copied = [replace(one, block=new) for new, old in copies.items() for one in rewritten if one.block == old]
+            rewritten = (*rewritten, *copied, *added)
     return BuiltProgram(fused, stage.held, rewritten, composed.missing)
 
 

@@ -23,6 +23,7 @@ from .context import Mode
 from .held import Holding, PackedBuffer, space_of
 from .latent_order import LatentOrder
 from .passes.cache import CodedCache
+from .passes.offload import Offload
 from .passes.packed import Activations
 from .passes.window import DEFAULT_FUSIONS
 from .reach import KvPages, Reach, limited_reaches, reach_of
@@ -90,7 +91,7 @@ class LoweringOptions:
     kv_pages: KvPages = "unified"
     cache: CodedCache | None = None
     latent: LatentOrder = LatentOrder()
-    offload: float = 0.0
+    offload: Offload = Offload()
     overlap: bool = False
 
     @property

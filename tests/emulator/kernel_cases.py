@@ -22,6 +22,7 @@ from siltwin.isa.formats.scheme import SCHEMES
 from siltwin.isa.fused import FUSED_GROUPED_MATMUL, FUSED_MATMUL
 from siltwin.isa.fused_attention import ROPE_ATTENTION, ROPE_LATENT_ATTENTION
 from siltwin.isa.fused_packed import FUSED_PACKED_GROUPED_MATMUL, FUSED_PACKED_MATMUL
+from siltwin.isa.host_pages import HOST_LOAD_PAGES, HOST_STORE_ROWS
 from siltwin.isa.instruction import Instruction, TensorType
 from siltwin.isa.latent import LATENT_ATTENTION
 from siltwin.isa.meaning import ArrayMemory
@@ -208,6 +209,27 @@ def move(instruction: type[COPY] | type[HOST_LOAD] | type[HOST_STORE]) -> Callab
         )
 
     return make
+
+
+def host_load_pages(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    lengths = {"l": [1, 0, min(m, n)], "k": [m + 1, n, n]}
+    pages, page_tokens = -(-max(m + 1, n) // 4), 4
+    tables = rng.permutation(3 * pages).astype(np.int32).reshape(3, pages)
+    entries = {
+        name: (d, numbers(rng, d, 3 * pages * page_tokens, n).reshape(-1, page_tokens, n)) for name in ("o", "x")
+    }
+    entries |= {"t": (INT32, tables)} | {name: (INT32, np.array(of, np.int32)) for name, of in lengths.items()}
+    limits = [(0, 0), (n // 2 + 1, 0), (0, n // 2 + 1)][m % 3]
+    load = HOST_LOAD_PAGES(Ref("o"), Ref("x"), Ref("t"), Ref("l"), Ref("k"), "ql", "kl", *limits)
+    extents = {"ql": tuple(lengths["l"]), "kl": tuple(lengths["k"])}
+    return build(load, entries, exact=True, extents=extents)
+
+
+def host_store_rows(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
+    index = rng.permutation(2 * m)[:m].astype(np.int32)
+    index[1::3] = -1
+    entries = {name: (d, numbers(rng, d, 2 * m, n).reshape(m, 2, n)) for name in ("o", "x")} | {"i": (INT32, index)}
+    return build(HOST_STORE_ROWS(Ref("o"), Ref("x"), Ref("i")), entries, exact=True)
 
 
 def cast(rng: np.random.Generator, d: DType, m: int, n: int) -> Case:
@@ -1096,6 +1118,8 @@ CASES: dict[str, Callable[[np.random.Generator, DType, int, int], Case]] = {
     "copy": move(COPY),
     "host_load": move(HOST_LOAD),
     "host_store": move(HOST_STORE),
+    "host_load_pages": host_load_pages,
+    "host_store_rows": host_store_rows,
     "gather": gather,
     "scatter": scatter,
     "embedding": embedding,

@@ -51,6 +51,51 @@ def test_scatter_into_columns_leaves_the_others_alone(bench: Any) -> None:
     assert out["d"].tolist() == [[[0, 0, 0, 0], [0, 1, 2, 0]]]
 
 
+LOAD = "host_load_pages dst=%d src=%h tables=%p q_lens=%l kv_lens=%k q_extent=q_lens kv_extent=kv_lens"
+PAGED = {"d": "fp32[4, 2, 1]", "h": "fp32[4, 2, 1] host", "p": "int32[2, 3]", "l": "int32[2]", "k": "int32[2]"}
+TABLES = [[3, 1, 9], [0, 2, 7]]
+
+
+def load_pages(bench: Any, q_lens: list[int], kv_lens: list[int], limits: str, tables: Any = TABLES) -> list[int]:
+    arrays = {"h": np.arange(8).reshape(4, 2, 1), "d": np.full((4, 2, 1), 99), "p": tables, "l": q_lens, "k": kv_lens}
+    extents = {"q_lens": tuple(q_lens), "kv_lens": tuple(kv_lens)}
+    found: list[int] = bench.run(f"{LOAD} {limits}", arrays, extents, **PAGED)["d"].astype(int).ravel().tolist()
+    return found
+
+
+def test_pages_filled_before_the_step_come_from_the_host_and_no_others(bench: Any) -> None:
+    whole = "window=0 chunk=0"
+    assert load_pages(bench, [1, 1], [4, 2], whole) == [0, 1, 2, 3, 99, 99, 6, 7]  # 3 and 1 tokens before
+    assert load_pages(bench, [2, 0], [4, 4], whole) == [99, 99, 99, 99, 99, 99, 6, 7]  # the second has nothing new
+    assert load_pages(bench, [4, 2], [4, 2], whole) == [99] * 8
+    assert load_pages(bench, [1, 1], [4, 4], "window=2 chunk=0") == [99, 99, 2, 3, 4, 5, 99, 99]  # tokens 2 and 3
+    assert load_pages(bench, [1, 2], [4, 4], "window=0 chunk=2") == [99, 99, 2, 3, 99, 99, 99, 99]  # 2 begins a chunk
+
+
+def test_a_page_that_is_not_there_cannot_come_from_the_host(bench: Any) -> None:
+    with pytest.raises(ProgramError, match="host_load_pages: page 9 is outside 0 to 3"):
+        load_pages(bench, [1, 1], [6, 2], "window=0 chunk=0")
+
+
+def test_new_rows_go_back_to_their_places_in_host_memory(bench: Any) -> None:
+    out = bench.run(
+        "host_store_rows dst=%h src=%s index=%i",
+        {"h": np.full((2, 2, 1), 9), "s": [[[0], [1]], [[2], [3]]], "i": [3, -1, 0]},
+        h="bf16[2, 2, 1] host",
+        s="bf16[2, 2, 1]",
+        i="int32[3]",
+    )
+    assert out["h"].ravel().tolist() == [0, 9, 9, 3]
+    with pytest.raises(ProgramError, match="host_store_rows: row 4 is outside 0 to 3"):
+        bench.run(
+            "host_store_rows dst=%h src=%s index=%i",
+            {"i": [4]},
+            h="bf16[2, 2, 1] host",
+            s="bf16[2, 2, 1]",
+            i="int32[1]",
+        )
+
+
 @pytest.mark.parametrize(
     ("instruction", "index", "message"),
     [

@@ -106,6 +106,11 @@ EXAMPLES = {
     "embedding": ("dst=%d table=%w ids=%i first=50", "d:bf16[t,4] w:bf16[50,4] i:int32[t]"),
     "host_load": ("dst=%d src=%h", "d:int32[t] h:int32[t]"),
     "host_store": ("dst=%h src=%s", "h:fp32[t,2] s:fp32[t,2]"),
+    "host_load_pages": (
+        "dst=%d src=%h tables=%p q_lens=%l kv_lens=%k q_extent=ql kv_extent=kl window=128 chunk=0",
+        "d:int8[9,16,24] h:int8[9,16,24] p:int32[n,3] l:int32[n] k:int32[n]",
+    ),
+    "host_store_rows": ("dst=%h src=%s index=%i", "h:bf16[9,16,24] s:bf16[9,16,24] i:int32[t]"),
     "send": ("x=%x group=g peer=1", "x:bf16[t,4]"),
     "recv": ("x=%x group=g peer=0", "x:bf16[t,4]"),
     "recv_reduce": ("x=%x[0:2] group=g peer=2", "x:bf16[t,4]"),

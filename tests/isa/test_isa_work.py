@@ -253,6 +253,34 @@ def test_the_host_link_touches_device_memory_on_one_side(bench: Any) -> None:
     assert store == Work(Unit.HOST, read_bytes=24, shape=MoveShape(1, 24))
 
 
+@pytest.mark.parametrize(
+    ("q_lens", "kv_lens", "limits", "pages"),
+    [
+        ([1, 1], [17, 16], "window=0 chunk=0", 2),  # 16 tokens are one page, and so are 15
+        ([1, 1], [18, 34], "window=0 chunk=0", 2 + 3),
+        ([0, 5], [33, 5], "window=0 chunk=0", 0),  # no new tokens, and none before them
+        ([1, 1], [49, 50], "window=16 chunk=0", 1 + 2),  # tokens 33 to 48 and 34 to 49: pages 2 (3 is new), 2 and 3
+        ([2, 1], [50, 50], "window=0 chunk=32", 1 + 2),  # from token 32 on
+    ],
+)
+def test_pages_that_come_from_the_host_are_those_of_the_tokens_before(
+    bench: Any, q_lens: list[int], kv_lens: list[int], limits: str, pages: int
+) -> None:
+    work = bench.work(
+        f"host_load_pages dst=%d src=%h tables=%p q_lens=%l kv_lens=%k q_extent=q_lens kv_extent=kv_lens {limits}",
+        extents={"q_lens": tuple(q_lens), "kv_lens": tuple(kv_lens)},
+        d="bf16[9, 16, 24]", h="bf16[9, 16, 24] host", p="int32[2, 4]", l="int32[2]", k="int32[2]",
+    )  # fmt: skip
+    assert work == Work(Unit.HOST, write_bytes=pages * 16 * 24 * 2, shape=MoveShape(pages, 16 * 24 * 2))
+
+
+def test_rows_that_go_back_to_the_host_are_read_once(bench: Any) -> None:
+    work = bench.work(
+        "host_store_rows dst=%h src=%s index=%i", h="fp8_e4m3[9, 16, 24] host", s="fp8_e4m3[9, 16, 24]", i="int32[5]"
+    )
+    assert work == Work(Unit.HOST, read_bytes=5 * 24, shape=MoveShape(5, 24))
+
+
 def test_transfers_read_where_they_send_and_write_where_they_receive(bench: Any) -> None:
     works = [bench.work(f"{m} x=%x group=g peer=2", x="fp32[3, 5]") for m in ("send", "recv", "recv_reduce")]
     assert [(w.ops, w.read_bytes, w.write_bytes) for w in works] == [(0, 60, 0), (0, 0, 60), (15, 60, 60)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Any
 
 import pytest
 
@@ -12,9 +13,11 @@ from siltwin.runtime.model_parts import parts_of
 from siltwin.runtime.prepare import prepare
 
 
-def mnemonics(model: str, layout: str) -> dict[str, set[str]]:
+def mnemonics(model: str, layout: str, **asked: Any) -> dict[str, set[str]]:
     """Mnemonics of a scaled model's program by part."""
-    plan = prepare(Job(model, scale=True, layout=layout, batch=2, input_len=8, output_len=1, payload=False)).plan
+    plan = prepare(
+        Job(model, scale=True, layout=layout, batch=2, input_len=8, output_len=1, payload=False, **asked)
+    ).plan
     found: dict[str, set[str]] = defaultdict(set)
     for block in plan.built(0, plan.variants[0]).program.blocks:
         for issue, part in zip(block.body, parts_of(block), strict=True):
@@ -60,6 +63,15 @@ def test_kinds_of_attention_and_of_feed_forwards_are_told_apart(model: str, part
     assert parts <= found
     mixers = {part for part in found if part.startswith("attention")}
     assert mixers == {part for part in parts if part.startswith("attention")}
+
+
+def test_what_is_offloaded_is_a_part_of_its_own() -> None:
+    found = mnemonics("Mixtral-8x22B", "pp=2", offload="experts=1,kv=1")
+    assert found["offload"] == {"host_load", "host_load_pages", "host_store_rows"}
+    assert found["inputs"] == {"host_load", "embedding"}
+    assert not {"host_load_pages", "host_store_rows"} & set().union(
+        *(own for part, own in found.items() if part != "offload")
+    )
 
 
 def test_what_has_no_weight_belongs_to_what_reads_it() -> None:

@@ -119,10 +119,10 @@ def test_a_layer_is_loaded_while_the_one_before_it_runs(model: Path) -> None:
 @pytest.mark.parametrize(
     ("model_name", "text", "said"),
     [
-        ("Mixtral-8x22B", "kv=0.5", "--offload 'kv=0.5' is not experts=SHARE"),
+        ("Mixtral-8x22B", "weights=0.5", "--offload 'weights=0.5' is not experts=SHARE"),
         ("Mixtral-8x22B", "experts=2", "a share above 0 and at most 1"),
         ("Mixtral-8x22B", "experts", "is not experts=SHARE"),
-        ("Llama-3.1-405B", "experts=1", "has no experts; leave it out"),
+        ("Llama-3.1-405B", "experts=1", "has no experts; leave them out"),
     ],
 )
 def test_what_cannot_be_offloaded_is_refused(model_name: str, text: str, said: str) -> None:

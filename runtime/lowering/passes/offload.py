@@ -1,9 +1,9 @@
-"""Offload: experts that live in host memory, and come into a staging area in HBM while the call before theirs runs."""
+"""Offload: experts live in host memory, and come into a staging area in HBM while the call before theirs runs."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ....isa.dma import HOST_LOAD
@@ -14,7 +14,21 @@ from .rewrite import Rewritten
 
 EXPERTS = re.compile(r"layers\.\d+\.experts\.(.+)")
 NAME = "offload experts"
-SLOTS = 2  # staging areas: one is filled while the experts in the other are multiplied
+SLOTS = 2  # staging areas: one is filled while what lies in the other is read
+STAGING = "staging"  # how the names of staging areas begin
+
+
+@dataclass(frozen=True)
+class Offload:
+    """What lives in host memory: experts of a share of the layers that have any, and caches likewise."""
+
+    experts: float = 0.0
+    caches: float = 0.0
+
+
+def evenly(layers: Sequence[int], share: float) -> list[int]:
+    """A share of some layers, evenly among them."""
+    return [layer for at, layer in enumerate(layers) if int((at + 1) * share) > int(at * share)]
 
 
 @dataclass(frozen=True)
@@ -69,8 +83,7 @@ def _fetches(program: Program, share: float) -> dict[int, _Fetch]:
     found: dict[int, _Fetch] = {}
     areas: dict[tuple[int, str], list[object]] = {}
     with_experts = [index for index, call in enumerate(program.calls) if any(map(EXPERTS.fullmatch, call.arguments))]
-    chosen = [call for at, call in enumerate(with_experts) if int((at + 1) * share) > int(at * share)]
-    for number, index in enumerate(chosen):
+    for number, index in enumerate(evenly(with_experts, share)):
         assert index, "inputs are loaded before any layer"
         sources, staged = list[Buffer](), list[Buffer]()
         for name in program.calls[index].arguments:
@@ -82,7 +95,7 @@ def _fetches(program: Program, share: float) -> dict[int, _Fetch]:
                 kinds.append(buffer.type)
             other = f".{kinds.index(buffer.type)}" if kinds.index(buffer.type) else ""
             sources.append(replace(buffer, space=Space.HOST))
-            staged.append(replace(buffer, name=f"staging{number % SLOTS}{other}.{part[1]}"))
+            staged.append(replace(buffer, name=f"{STAGING}{number % SLOTS}{other}.{part[1]}"))
         found[index] = _Fetch(tuple(sources), tuple(staged))
     return found
 
