@@ -18,6 +18,7 @@ from scaled_checkpoints import save_scaled
 
 from siltwin.emulator.payload_binding import Site
 from siltwin.isa.errors import NotYetError
+from siltwin.isa.program import Program
 from siltwin.models.blocks import Moe
 from siltwin.runtime.align import align
 from siltwin.runtime.budget import Budget
@@ -239,3 +240,20 @@ def test_what_the_second_half_ends_in_the_next_call_is_told_of_its_own_layer(che
         )
         counts.append(Counter(layer_of(plan, site) for site in sites))
     assert counts[1] == {layer: 2 * count for layer, count in counts[0].items()}
+
+
+def test_halves_take_turns_and_what_has_no_product_stands_within_the_others_turn() -> None:
+    """In Kimi K3 the sum of experts' outputs, between two exchanges, stands before the other's last product."""
+    plan = prepare(Job("Kimi-K3", scale=True, layout="tp=2,dp=2,ep=4", batch=4, input_len=8, overlap=True)).plan
+    program = plan.built(0, plan.variants[0]).program
+    call = next(call for call in program.calls if "combine" in _body(program, call.block))
+    body = _body(program, call.block)
+    at = body.index("combine")
+    before, after = body[at - 1], body[at + 1 : at + 3]
+    assert before.endswith(SECOND), "the second half's experts are under way"
+    assert after[0] == "all_reduce" and "matmul" in after[1] and after[1].endswith(SECOND)
+
+
+def _body(program: Program, block: str) -> list[str]:
+    found = (issue.instruction for issue in program.block[block].body)
+    return [one.mnemonic + SECOND * is_second(one) for one in found]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import Any
 
 from ....isa.instruction import Instruction, TensorType
@@ -296,13 +296,35 @@ def _is_cut(issue: Issue, types: Mapping[str, TensorType]) -> bool:
 def _in_turn(
     first: Sequence[Issue], second: Sequence[Issue], carried: Sequence[Issue], types: Mapping[str, TensorType]
 ) -> Iterator[Issue]:
-    """The halves' pieces one after the other; the second half's begin with the exchange that was carried here."""
+    """The halves' turns one after the other; the second half's begin with the exchange that was carried here.
+
+    A piece without products would hide nothing: it has no turn, and stands before the last product of the other half's
+    next turn, when the exchange that it waits for has had most of that to end, and its own has the rest.
+    """
     firsts, seconds = _cuts(first, types), _cuts([*carried, *second], types)
     if carried:
         yield from seconds.pop(0)
-    for pieces in zip_longest(firsts, seconds, fillvalue=()):
-        for piece in pieces:
-            yield from piece
+    between: list[Issue] = []
+    for turn, light in chain.from_iterable(zip_longest(_turns(firsts), _turns(seconds), fillvalue=([], []))):
+        at = next((at for at in range(len(turn) - 1, -1, -1) if _is_product(turn[at])), len(turn))
+        yield from (*turn[:at], *between, *turn[at:])
+        between = light
+    yield from between
+
+
+def _turns(pieces: Sequence[Sequence[Issue]]) -> list[tuple[list[Issue], list[Issue]]]:
+    """Pieces with products, each with those without that follow it; the first and the last have turns in any case."""
+    found: list[tuple[list[Issue], list[Issue]]] = []
+    for number, piece in enumerate(pieces):
+        if number in (0, len(pieces) - 1) or any(map(_is_product, piece)):
+            found.append((list(piece), []))
+        else:
+            found[-1][1].extend(piece)
+    return found
+
+
+def _is_product(issue: Issue) -> bool:
+    return type(issue.instruction).unit is Unit.TENSOR
 
 
 def _cuts(body: Sequence[Issue], types: Mapping[str, TensorType]) -> list[Sequence[Issue]]:
