@@ -138,8 +138,9 @@ class PhaseTime:
         key = (id(site.block), site.position, id(work))
         found = self._known.get(key)
         if found is None:
-            shape = shape_text(work)
-            kind = Kind(self._part(site), site.instruction.mnemonic, shape.pattern, work.unit, work.dtype)
+            mnemonic = site.instruction.mnemonic
+            shape = shape_text(work, mnemonic)
+            kind = Kind(self._part(site), mnemonic, shape.pattern, work.unit, work.dtype)
             number = self._numbers.setdefault(kind, len(self._numbers))
             if number == len(self._sums):
                 self._sums.append(_Sum())

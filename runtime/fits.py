@@ -109,7 +109,7 @@ def _guess(plan_of: Callable[[int], JobPlan], most: int, need: Need, step: int) 
         if grown <= 0:
             return most
         found = max(1, min(most, first + max(0, capacity - low) * (found - first) // grown))
-        if found == most:  # which the search tries first, and which costs most to try
+        if found in (first, most):  # no second point for a line; the search tries either first, and the most costs most
             break
     return found
 

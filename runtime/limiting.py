@@ -42,7 +42,8 @@ def _sentences(
     if largest is None:
         return
     held = sorted(parts, key=lambda part: -getattr(part.bounds, largest))
-    where = [f"{part.part} {percent(getattr(part.bounds, largest), elapsed_ps)}" for part in held[:3]]
+    shares = [(part.part, percent(getattr(part.bounds, largest), elapsed_ps)) for part in held[:3]]
+    where = [f"{part} {share}" for rank, (part, share) in enumerate(shares) if not rank or share != percent(0, 1)]
     share = percent(getattr(bounds, largest), elapsed_ps)
     yield f"{share} of the time is held by {_WORDS[largest]}: {', '.join(where)}"
     yield from _nearest(instructions, largest)

@@ -320,7 +320,7 @@ def kv_table(uses: Iterable[KvUse]) -> Group:
         (
             use.policy,
             use.card,
-            exact_size(use.peak_bytes),
+            size(use.peak_bytes),
             size(use.waste_bytes),
             percent(use.waste_bytes, use.peak_bytes),
             size(use.mean_waste_bytes),
@@ -329,8 +329,8 @@ def kv_table(uses: Iterable[KvUse]) -> Group:
         )
         for use in uses
     ]
-    columns = ("policy", "card", "reserved at the peak", "unused", "share", "unused, mean", "allocations", "job fits")
-    return table("The KV cache by each policy", columns, rows)
+    columns = ("|policy", "card", "reserved", "unused", "share", "mean", "allocs", "fits")
+    return table("The KV cache by each policy: reserved at the peak, unused then and on average", columns, rows)
 
 
 def oom_parts(oom: OomReport) -> Iterator[RenderableType]:

@@ -26,24 +26,28 @@ class ShapeText(NamedTuple):
     numbers: tuple[int, ...]
 
 
-def shape_text(work: Work) -> ShapeText:
-    """What an instruction works on."""
+def shape_text(work: Work, mnemonic: str = "") -> ShapeText:
+    """What an instruction works on; who shares a grouped product's matrices depends on which instruction it is."""
     shape = work.shape
     if isinstance(shape, FusedShape):
-        return shape_text(max(shape.parts, key=lambda part: part.ops))
+        return shape_text(max(shape.parts, key=lambda part: part.ops), mnemonic)
     dtype = f" {work.dtype}" if work.dtype else ""
-    found = _geometry(shape)
+    found = _grouped(shape, mnemonic) if isinstance(shape, GroupedShape) else _geometry(shape)
     return ShapeText(found.pattern + dtype, found.numbers)
+
+
+def _grouped(shape: GroupedShape, mnemonic: str) -> ShapeText:
+    """Experts where their products are asked for; elsewhere each head of a sequence has a matrix of its own."""
+    used = sum(1 for rows in shape.rows if rows)
+    groups = "experts" if "grouped" in mnemonic else "groups"
+    text = f"[{{}} rows x {shape.k}] x {{}} of {len(shape.rows)} {groups} [{shape.k} x {shape.n}]"
+    return ShapeText(text, (sum(shape.rows), used))
 
 
 def _geometry(shape: object) -> ShapeText:
     if isinstance(shape, MatmulShape):
         times = f"{shape.batch} x " if shape.batch > 1 else ""
         return ShapeText(f"{times}[{{}} x {shape.k}] x [{shape.k} x {shape.n}]", (shape.m,))
-    if isinstance(shape, GroupedShape):
-        used = sum(1 for rows in shape.rows if rows)
-        text = f"[{{}} rows x {shape.k}] x {{}} of {len(shape.rows)} experts [{shape.k} x {shape.n}]"
-        return ShapeText(text, (sum(shape.rows), used))
     if isinstance(shape, AttentionShape):
         reach = f", window {shape.window}" if shape.window else f", chunks of {shape.chunk}" if shape.chunk else ""
         heads = f"{shape.num_heads} heads of {shape.qk_dim} on {shape.num_kv_heads}{reach}"

@@ -23,6 +23,9 @@ def test_every_kv_policy_stands_in_one_table(siltwin) -> None:
     asked = ("run", "DeepSeek-V3", *SIZES, "--no-payload", "--compare-kv")
     shown = siltwin(*asked)
     assert shown.exit_code == 0 and "The KV cache by each policy" in shown.stdout
+    table = shown.stdout.partition("The KV cache by each policy")[2].splitlines()[2:5]
+    assert [line.split()[0] for line in table] == ["paged", "preallocated", "virtual"]
+    assert all(line.split()[-1] == "yes" for line in table)
     uses = json.loads(siltwin(*asked, "--json", "-").stdout)["kv"]
     assert [use["policy"] for use in uses] == ["paged", "preallocated", "virtual"]
 

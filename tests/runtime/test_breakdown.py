@@ -18,8 +18,10 @@ from siltwin.isa.operands import Ref
 from siltwin.isa.vector import ADD
 from siltwin.isa.work import GroupedShape, MatmulShape, Unit, Work
 from siltwin.runtime.job import Job
+from siltwin.runtime.limiting import limits
 from siltwin.runtime.overlap import Overlap
-from siltwin.runtime.report_base import BOUNDS
+from siltwin.runtime.report_base import BOUNDS, Bounds
+from siltwin.runtime.report_breakdown import PartReport
 from siltwin.runtime.roofline import ceiling, peak_ops_per_s
 from siltwin.runtime.run import RunResult, run_job
 from siltwin.runtime.shape_text import ranged, shape_text
@@ -143,7 +145,10 @@ def test_the_roofline_is_the_peak_or_the_bandwidth() -> None:
 
 def test_shapes_are_told_with_the_numbers_that_differ_as_ranges() -> None:
     grouped = Work(Unit.TENSOR, dtype=BF16, shape=GroupedShape((5, 0, 1100), 7168, 2048))
-    assert shape_text(grouped) == ("[{} rows x 2048] x {} of 3 experts [2048 x 7168] bf16", (1105, 2))
+    experts = shape_text(grouped, "packed_grouped_matmul")
+    assert experts.pattern == "[{} rows x 2048] x {} of 3 experts [2048 x 7168] bf16"
+    states = shape_text(grouped, "gated_delta")
+    assert states == ("[{} rows x 2048] x {} of 3 groups [2048 x 7168] bf16", (1105, 2))
     plain = shape_text(Work(Unit.TENSOR, dtype=BF16, shape=MatmulShape(4096, 512, 7168)))
     assert ranged(plain.pattern, (4000,), (4096,)) == "[4,000-4,096 x 7168] x [7168 x 512] bf16"
     assert ranged(plain.pattern, (4096,), (4096,)) == "[4,096 x 7168] x [7168 x 512] bf16"
@@ -162,3 +167,11 @@ def test_the_page_of_a_run_without_numbers_tells_where_its_time_went(result: Run
         assert words in text
     assert max(map(len, shown(result.report).splitlines())) <= 80
     assert "Critical time" not in shown(result.report.model_copy(update={"payload": True}))
+
+
+def test_parts_that_hold_no_share_worth_a_digit_are_not_named_as_what_limits() -> None:
+    held = {"waiting": 552_000, "dense": 300, "head": 0}
+    parts = [
+        PartReport(part=part, time_ps=ps, share=ps / 10**6, bounds=Bounds(dependency=ps)) for part, ps in held.items()
+    ]
+    assert limits(parts, (), (), 10**6) == ("55.2 % of the time is held by waiting for others: waiting 55.2 %",)

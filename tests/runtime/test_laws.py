@@ -118,6 +118,18 @@ def plan_of(layout: Layout, sequences: tuple[Lengths, ...], **changes) -> JobPla
     return JobPlan(graph, layout, load_card("reference-npu"), BF16, BF16, sequences, **changes)
 
 
+def tried_batches(plan: JobPlan, one: int) -> list[int]:
+    """The batches that a search tries where none fits and a sequence is said to need `one` bytes, two the double."""
+    tried: list[int] = []
+
+    def works(candidate: JobPlan) -> bool:
+        tried.append(len(candidate.sequences))
+        return False
+
+    assert largest_batch(plan, works, lambda candidate: one * len(candidate.sequences)) == 0
+    return tried
+
+
 lengths = st.builds(Lengths, st.integers(1, 90), st.integers(1, 60), st.integers(0, 90))
 
 
@@ -164,6 +176,8 @@ def test_the_largest_batch_and_context_fit_and_one_more_does_not() -> None:
         plan, card=plan.card.model_copy(update={"hbm": plan.card.hbm.model_copy(update={"capacity_bytes": capacity})})
     )
     assert largest_batch(small) == 7
+    for slack in (-1, 0, 1):  # no room for a second sequence, or not for one: nothing to draw a line through
+        assert tried_batches(plan, one=plan.card.hbm.capacity_bytes + slack) == [1]
     context = largest_context(small)
     assert 50 <= context < 256
     rest = 19
