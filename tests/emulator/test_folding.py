@@ -170,3 +170,16 @@ def test_a_deadlock_names_every_card(rig: Any) -> None:
     found, wanted = told(cluster, ticket), machine.cluster(fold=False)
     assert found == told(wanted, wanted.submit(machine.submissions([programs[r % 3 == 0] for r in range(4)], [16] * 4)))
     assert len(found["waiters"]) == 4
+
+
+def test_messages_that_a_card_sends_one_after_the_other_are_told_apart(rig: Any) -> None:
+    """Cards 1 and 2 do the same, but card 0 sends to 1 before it sends to 2."""
+    one = rig(3, "full_mesh", overrides=TIGHT)
+    sends = "link | send x=%c group=all peer=1\nlink | send x=%c group=all peer=2"
+    receive = "link | recv x=%c group=all peer=0"
+    programs = [one.program(sends), *[one.program(receive)] * 2]
+    cluster = CompiledCluster(one.spec, one.cluster.topology)
+    ticket = cluster.submit([one.submission(rank, program) for rank, program in enumerate(programs)])
+    cluster.run_until(ticket)
+    ends = [spans_of(ticket, rank)[-1].end_ps for rank in range(3)]
+    assert ends[1] < ends[2] == ends[0]
