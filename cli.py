@@ -278,20 +278,24 @@ def align(json_to: str | None, **asked: Any) -> None:
 
 @cli.command()
 @job_options
+@click.option("--alert", "alerts", multiple=True, metavar="memory=X", help="Limits within a share of a card's memory.")
 @JSON_OPTION
 def limits(json_to: str | None, **asked: Any) -> None:
-    """Find where MODEL stops to fit: smallest HBM, largest batch and context, smallest tp."""
+    """Find where MODEL stops to fit, and what would help: batch, context, cards; --layout best seeks the layout."""
     from .runtime.files import check_outputs
 
     job = _job(payload=False, **asked)
     check_outputs(json_to)
     from .runtime.limits import find_limits
     from .runtime.progress import DelayedProgress
-    from .runtime.render_lists import print_limits
+    from .runtime.render_limits import print_limits
 
     with DelayedProgress(sys.stderr, "replaying the job's memory"):
         report = find_limits(job)
     _show(report, print_limits, json_to)
+    if report.cannot_fit:
+        click.echo(f"{report.model.name} cannot fit: neither fewer sequences nor shorter ones would", err=True)
+        raise click.exceptions.Exit(OUT_OF_MEMORY)
 
 
 @cli.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ..emulator.hbm import OutOfMemory
 from ..isa.errors import ConfigError
@@ -18,6 +19,7 @@ Works = Callable[[JobPlan], bool]  # whether a job fits
 Need = Callable[[JobPlan], int]  # bytes of the smallest HBM that holds it
 UNBOUNDED_BYTES = 1 << 62
 MOST_SEQUENCES = 1 << 16
+MOST_LINES = 5
 
 
 @dataclass(frozen=True)
@@ -98,20 +100,23 @@ def largest(works: Callable[[int], bool], most: int, guess: int) -> int:
 
 
 def _guess(plan_of: Callable[[int], JobPlan], most: int, need: Need, step: int) -> int:
-    """Where memory, were it linear in n, would reach the capacity: a start for the search, never an answer.
+    """Where memory, were it made of straight lines in n, would reach the capacity: a start, never an answer.
 
-    Memory grows about once every `step`; a second straight line, to the end of the first, finds what is not quite so.
+    Memory grows about once every `step`; each line goes through the two points last found, while they are apart.
     """
-    first, found = 1, min(1 + 8 * step, most)
-    low, capacity = need(plan_of(first)), plan_of(first).card.hbm.capacity_bytes
-    for _ in range(2):
-        grown = need(plan_of(found)) - low
+    before, at = 1, min(1 + 8 * step, most)
+    before_bytes, at_bytes = need(plan_of(before)), need(plan_of(at))
+    capacity = plan_of(at).card.hbm.capacity_bytes
+    for _ in range(MOST_LINES):
+        grown = (at_bytes - before_bytes) * (1 if at > before else -1)
         if grown <= 0:
             return most
-        found = max(1, min(most, first + max(0, capacity - low) * (found - first) // grown))
-        if found in (first, most):  # no second point for a line; the search tries either first, and the most costs most
-            break
-    return found
+        found = max(1, min(most, at + (capacity - at_bytes) * abs(at - before) // grown))
+        if found in (1, most) or abs(found - at) <= 2 * step:  # the search tries it first, and the most costs most
+            return found
+        before, before_bytes, at = at, at_bytes, found
+        at_bytes = need(plan_of(at))
+    return at
 
 
 def longest_of(sequences: Sequence[Lengths]) -> Lengths:
@@ -119,15 +124,50 @@ def longest_of(sequences: Sequence[Lengths]) -> Lengths:
     return max(sequences, key=lambda s: (s.cached_len + s.prompt_len + s.max_new_tokens, s.prompt_len))
 
 
+def with_batch(plan: JobPlan, count: int) -> JobPlan:
+    """The job with so many sequences like its longest."""
+    return plan.with_lengths([longest_of(plan.sequences)] * count)
+
+
+def with_context(plan: JobPlan, tokens: int) -> JobPlan:
+    """The job with its longest sequence, as often as it has sequences, grown or shrunk to so many tokens at its end.
+
+    Cached, prompt and generated tokens count; its prompt grows, or what is cached where something is.
+    """
+    longest = longest_of(plan.sequences)
+    own = tokens - _generated(longest)
+    if not longest.prompt_len:
+        changed = replace(longest, cached_len=own)
+    elif not longest.cached_len:
+        changed = replace(longest, prompt_len=own)
+    else:
+        prompt = min(own, longest.prompt_len)
+        changed = replace(longest, cached_len=own - prompt, prompt_len=prompt)
+    return plan.with_lengths([changed] * len(plan.sequences))
+
+
+def context_of(plan: JobPlan) -> int:
+    """Tokens of the job's longest sequence at its end."""
+    longest = longest_of(plan.sequences)
+    return longest.cached_len + longest.prompt_len + _generated(longest)
+
+
+def shortest_context(plan: JobPlan) -> int:
+    """Tokens of a sequence of the job that has but one token of its own."""
+    return _generated(longest_of(plan.sequences)) + 1
+
+
+def _generated(lengths: Lengths) -> int:
+    """Generated tokens that count to the context: the first one after a prompt takes its last place."""
+    return lengths.max_new_tokens - bool(lengths.prompt_len)
+
+
 def largest_batch(plan: JobPlan, works: Works = fits, need: Need | None = None) -> int:
     """Most sequences like the job's longest that fit at once on its cards; 0 when not one does."""
-    one = longest_of(plan.sequences)
-
-    def with_batch(count: int) -> JobPlan:
-        return plan.with_lengths([one] * count)
-
-    guess = _guess(with_batch, MOST_SEQUENCES, need or smallest_hbm, plan.layout.dp)
-    return largest(lambda count: works(with_batch(count)), MOST_SEQUENCES, guess)
+    dp = plan.layout.dp
+    guess = _guess(partial(with_batch, plan), MOST_SEQUENCES, need or smallest_hbm, dp)
+    guess -= guess % dp if guess > dp else 0  # replicas break when one more sequence comes to the first of them
+    return largest(lambda count: works(with_batch(plan, count)), MOST_SEQUENCES, guess)
 
 
 def largest_context(plan: JobPlan, works: Works = fits, need: Need | None = None) -> int:
@@ -135,23 +175,14 @@ def largest_context(plan: JobPlan, works: Works = fits, need: Need | None = None
 
     Counts cached, prompt and generated tokens; at most the model's positions; 0 when not even the shortest fits.
     """
-    longest = longest_of(plan.sequences)
-    rest = longest.max_new_tokens - bool(longest.prompt_len)
-    limit = plan.graph.max_position_embeddings
+    rest = _generated(longest_of(plan.sequences))
+    most = plan.graph.max_position_embeddings - rest
 
     def with_own(own: int) -> JobPlan:
-        if longest.prompt_len and not longest.cached_len:
-            grown = replace(longest, prompt_len=own)
-        elif longest.prompt_len:
-            grown = replace(
-                longest, cached_len=max(0, own - longest.prompt_len), prompt_len=min(own, longest.prompt_len)
-            )
-        else:
-            grown = replace(longest, cached_len=own)
-        return plan.with_lengths([grown] * len(plan.sequences))
+        return with_context(plan, own + rest)
 
-    guess = _guess(with_own, limit - rest, need or smallest_hbm, plan.page_tokens)
-    found = largest(lambda own: works(with_own(own)), limit - rest, guess)
+    guess = _guess(with_own, most, need or smallest_hbm, plan.page_tokens)
+    found = largest(lambda own: works(with_own(own)), most, guess)
     return found + rest if found else 0
 
 

@@ -8,20 +8,25 @@ from typing import Any
 
 from ..isa.errors import SiltwinError
 from ..models.blocks import Moe
+from ..models.checkpoint import Checkpoint
 from .budget import Budget, loads
 from .budget_lines import by_tag, lines_of
-from .fits import largest_batch, largest_context, longest_of
+from .budgeted import budgeted
+from .fits import longest_of
 from .job import Job
+from .layout import Layout
 from .offload import has_caches
 from .plan import JobPlan, Lengths
-from .prepare import prepare
-from .report_plan import Growth, Help
+from .report_limits import Growth, Help
 
 
-def helps_of(job: Job, budget: Budget) -> tuple[Help, ...]:
-    """Every change that may help, most saved bytes first; those that are refused say why, at the end."""
+def helps_of(job: Job, budget: Budget, checkpoint: Checkpoint) -> tuple[Help, ...]:
+    """Every change that may help, most saved bytes first; those that are refused say why, at the end.
+
+    A job with alerts of memory is to stay within them.
+    """
     before = budget.need_bytes(budget.plan)
-    found = [_help(replace(job, **change), text, before) for text, change in _changes(job, budget.plan)]
+    found = [_help(replace(job, **change), text, before, checkpoint) for text, change in _changes(job, budget.plan)]
     return tuple(sorted(found, key=lambda help_: (help_.need_bytes is None, help_.need_bytes or 0)))
 
 
@@ -30,12 +35,14 @@ def _changes(job: Job, plan: JobPlan) -> Iterator[tuple[str, dict[str, Any]]]:
     layout = plan.layout
     if plan.kv_dtype.bits > 8:
         yield "--kv-dtype fp8", {"kv_dtype": "fp8"}
+        yield "--kv-dtype int8", {"kv_dtype": "int8"}
     if plan.kv_pages == "unified" and any(_is_limited(layer.attention) for layer in plan.graph.layers):
         yield "--kv-pages ideal", {"kv_pages": "ideal"}
     if plan.kv_policy.name != "paged":
         yield "--kv-policy paged", {"kv_policy": "paged", "kv_granule": None}
     if not plan.holding.is_packed:
         yield "--weights fp8", {"weights": "fp8"}
+        yield "--weights int4", {"weights": "int4"}
     if layout.redundant:
         yield "--redundant-experts 0", {"redundant_experts": 0, "expert_loads": None}
     for text in _offloads(plan):
@@ -43,10 +50,9 @@ def _changes(job: Job, plan: JobPlan) -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"--offload {both}", {"offload": both}
     if any(sequence.prompt_len > 1024 for sequence in plan.sequences) and (job.chunk_tokens or 1 << 30) > 1024:
         yield "--chunk-tokens 1024", {"chunk_tokens": 1024}
-    for axis in ("tp", "pp", "cp", "dp"):
-        if axis == "dp" and len(plan.sequences) <= layout.dp or axis == "pp" and layout.split:
-            continue
-        wider = layout.with_tp(2 * layout.tp) if axis == "tp" else replace(layout, **{axis: 2 * getattr(layout, axis)})
+    if layout.tp > 1 and not plan.sequence_parallel:
+        yield "--sequence-parallel", {"sequence_parallel": True}
+    for wider in _layouts(plan):
         text = ",".join(part for part in str(wider).split(",") if not part.endswith("=1"))
         yield f"--layout {text}", {"layout": text}
 
@@ -59,22 +65,41 @@ def _offloads(plan: JobPlan) -> Iterator[str]:
         yield "kv=1"
 
 
+def _layouts(plan: JobPlan) -> Iterator[Layout]:
+    """Twice as much of one axis: on twice as many cards, or on the cards that there are, at the cost of dp or edp."""
+    layout = plan.layout
+    for axis in ("tp", "pp", "cp"):
+        if axis == "pp" and layout.split:
+            continue
+        wider = _twice(layout, axis)
+        yield wider
+        if layout.dp % 2 == 0:
+            yield replace(wider, dp=layout.dp // 2)
+    if len(plan.sequences) > layout.dp:
+        yield _twice(layout, "dp")
+    if layout.ep > 1:
+        yield _twice(layout, "ep")
+        yield _twice(_twice(layout, "dp"), "ep")
+
+
+def _twice(layout: Layout, axis: str) -> Layout:
+    return layout.with_tp(2 * layout.tp) if axis == "tp" else replace(layout, **{axis: 2 * getattr(layout, axis)})
+
+
 def _is_limited(attention: object) -> bool:
     return bool(getattr(attention, "window", 0) or getattr(attention, "chunk", 0))
 
 
-def _help(job: Job, text: str, before: int) -> Help:
+def _help(job: Job, text: str, before: int, checkpoint: Checkpoint) -> Help:
     try:
-        plan = prepare(job).plan
-        budget = Budget(plan)
-        need = budget.need_bytes(plan)
+        planned = budgeted(job, checkpoint)
         return Help(
             change=text,
-            cards=plan.layout.cards,
-            need_bytes=need,
-            saves_bytes=before - need,
-            largest_batch=largest_batch(plan, budget.fits, budget.need_bytes),
-            largest_context=largest_context(plan, budget.fits, budget.need_bytes),
+            cards=planned.layout.cards,
+            need_bytes=planned.need_bytes,
+            saves_bytes=before - planned.need_bytes,
+            largest_batch=planned.batch,
+            largest_context=planned.context,
         )
     except SiltwinError as error:
         return Help(change=text, refused=str(error))

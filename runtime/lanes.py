@@ -71,4 +71,4 @@ class Lanes:
     def skip_steps_within_pages(self, page_tokens: int) -> None:
         """As `Scheduler.skip_steps_within_pages`, where one step is in flight at a time."""
         if len(self.schedulers) == 1 and not self._in_flight:
-            self.schedulers[0].skip_steps_within_pages(page_tokens)
+            self._steps += self.schedulers[0].skip_steps_within_pages(page_tokens)

@@ -142,7 +142,8 @@ class LatentSteps:
         """What latent attention reads of what a portion's ranks bind."""
         key: tuple[object, ...] = portion.counts, tuple(entry.start for entry in portion.entries)
         if self._plan.layout.cp > 1:
-            key = portion.holder, portion.entries
+            owned = ((self._plan.ownership(entry.request), entry.start, entry.count) for entry in portion.entries)
+            key = portion.share, *owned  # one object for all requests that are owned alike
         if key not in self._bindings:
             own = {
                 "tokens": (portion.tokens,),

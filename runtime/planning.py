@@ -7,14 +7,13 @@ from dataclasses import replace
 
 from .budget import Budget, Load, Profile, differences, loads
 from .budget_lines import by_tag, lines_of
-from .fits import largest_batch, largest_context, longest_of
+from .fits import largest_batch, largest_context
 from .helps import growths, helps_of
 from .job import Job
-from .limits import with_sequences
+from .limits import sizes_of, with_sequences
 from .plan import JobPlan
 from .prepare import prepare
 from .report import HostReport
-from .report_limits import JobSizes
 from .report_plan import CardBudget, PlanReport
 from .summary import NOT_MODELLED, card_part, cluster_part, layout_part, model_part
 
@@ -25,24 +24,19 @@ def plan_job(job: Job, with_helps: bool = False) -> PlanReport:
     job, notes = with_sequences(replace(job, payload=False, logits=False), "budgets")
     prepared = prepare(job)
     plan = prepared.plan
-    budget, longest = Budget(plan), longest_of(plan.sequences)
+    budget = Budget(plan)
     return PlanReport(
         model=model_part(prepared),
         card=card_part(plan.card),
         cluster=cluster_part(prepared),
         layout=layout_part(plan.layout),
-        job=JobSizes(
-            batch=len(plan.sequences),
-            prompt_tokens=longest.prompt_len,
-            cached_tokens=longest.cached_len,
-            output_tokens=longest.max_new_tokens,
-        ),
+        job=sizes_of(plan),
         fits=budget.fits(plan),
         cards=budgets(budget),
         largest_batch=largest_batch(plan, budget.fits, budget.need_bytes),
         largest_context=largest_context(plan, budget.fits, budget.need_bytes),
         growth=growths(budget),
-        helps=helps_of(job, budget) if with_helps else (),
+        helps=helps_of(job, budget, prepared.checkpoint) if with_helps else (),
         differs=tuple(differences(plan)),
         warnings=(*prepared.warnings, *notes),
         not_modelled=NOT_MODELLED,

@@ -87,7 +87,7 @@ def prepare(job: Job, *, any_dtype: bool = False, checkpoint: Checkpoint | None 
     """
     for text in job.alerts:
         parse_alert(text)
-    card = override(load_card(job.card), dict(job.overrides)) if job.overrides else load_card(job.card)
+    card = card_of(job)
     layout = replace(parse_layout(job.layout), redundant=job.redundant_experts)
     checkpoint = checkpoint or checkpoint_of(job)
     given = load_cluster(job.cluster) if job.cluster is not None else None
@@ -152,6 +152,11 @@ def prepare(job: Job, *, any_dtype: bool = False, checkpoint: Checkpoint | None 
             *_warnings(plan, cluster, placement, given is not None),
         ),
     )
+
+
+def card_of(job: Job) -> CardSpec:
+    """The card of a job, with the numbers that it changes."""
+    return override(load_card(job.card), dict(job.overrides)) if job.overrides else load_card(job.card)
 
 
 def checkpoint_of(job: Job) -> Checkpoint:

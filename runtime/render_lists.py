@@ -10,16 +10,9 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from .catalogue import CardDetail, CardsReport, FactsPart, ModelsReport
-from .render import fits_table, job_line
-from .report_limits import LimitsReport
-from .terminal import NONE, bullets, digits, exact_size, percent, plain, ranges, size, table
+from .terminal import NONE, bullets, digits, plain, table
 
 SKIPPED_SHOWN = 12  # tensors; the JSON has them all
-
-
-def print_limits(report: LimitsReport, console: Console) -> None:
-    """What each card needs, and where the job stops to fit."""
-    _print(console, _limits_parts(report))
 
 
 def print_cards(report: CardsReport, console: Console) -> None:
@@ -41,34 +34,6 @@ def print_models(report: ModelsReport, console: Console) -> None:
 def _print(console: Console, parts: Iterator[RenderableType]) -> None:
     for part in parts:
         console.print(part)
-
-
-def _limits_parts(report: LimitsReport) -> Iterator[RenderableType]:
-    job = report.job
-    yield job_line(report)
-    cached = f"{job.cached_tokens:,} cached, " if job.cached_tokens else ""
-    yield Text(
-        f"{job.batch:,} sequences of {cached}{job.prompt_tokens:,} prompt and {job.output_tokens:,} output tokens: "
-        + ("fits." if report.fits_as_asked else "does NOT fit.")
-    )
-    yield from bullets("Not modelled", report.not_modelled, "dim")
-    alike: dict[tuple[str, ...], list[int]] = {}
-    for card in report.cards:
-        share = percent(card.high_water_bytes, card.capacity_bytes)
-        cells = (exact_size(card.high_water_bytes), share, size(card.capacity_bytes), size(card.reserved_bytes))
-        alike.setdefault(cells, []).append(card.rank)
-    yield ""
-    rows = [(ranges(ranks), *cells) for cells, ranks in alike.items()]
-    yield table("Smallest HBM of each card, reserve included", ("card", "needs", "of", "capacity", "reserved"), rows)
-    tags = sorted({tag for card in report.cards for tag in card.by_tag})
-    by_tag = [(tag, max(card.by_tag.get(tag, 0) for card in report.cards)) for tag in tags]
-    yield ""
-    held = [(tag, exact_size(most)) for tag, most in sorted(by_tag, key=lambda item: -item[1]) if most]
-    yield table("At the peak, on the card that has most", ("tag", "bytes"), held)
-    yield ""
-    yield fits_table(report.fits)
-    yield Text(f"Exact to the allocation granule of {report.granule_bytes} bytes.", style="dim")
-    yield from bullets("Warnings", report.warnings, "yellow")
 
 
 def _cards_parts(report: CardsReport) -> Iterator[RenderableType]:

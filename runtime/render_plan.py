@@ -8,7 +8,8 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from .render import NONE_FITS, job_line
-from .report_plan import CardBudget, Growth, PlanReport
+from .render_helps import help_parts
+from .report_plan import CardBudget, PlanReport
 from .terminal import bullets, digits, exact_size, percent, ranges, size, table
 
 
@@ -35,12 +36,7 @@ def _parts(report: PlanReport) -> Iterator[RenderableType]:
     context = f"{report.largest_context:,} tokens a sequence" if report.largest_context else NONE_FITS
     rows = [("largest batch", batch), ("largest context", context)]
     yield table("Where the estimate reaches the capacity", ("changing only", "<to"), rows)
-    yield from bullets("What grows on a card", [f"{item.by}: {_grown(item)}" for item in report.growth])
-    if report.helps:
-        yield ""
-        yield _helps(report)
-        refused = [f"{item.change}: {item.refused}" for item in report.helps if item.refused is not None]
-        yield from bullets("Changes that are refused", refused, "dim")
+    yield from help_parts(report.growth, report.helps)
     yield from bullets("A run's peaks may be lower", report.differs)
     yield from bullets("Warnings", report.warnings, "yellow")
     yield Text(f"Estimated in {digits(report.host.wall_s)} s on this machine; siltwin {report.siltwin_version}.", "dim")
@@ -51,28 +47,6 @@ def _budget(card: CardBudget) -> RenderableType:
     cards = f"{'card' if len(card.ranks) == 1 else 'each of cards'} {ranges(card.ranks)}"
     title = f"Estimate for {cards} (stage {card.stage})"
     return table(title, ("what", "<buffers", "<formula", "bytes"), rows)
-
-
-def _grown(growth: Growth) -> str:
-    tags = sorted(growth.tags.items(), key=lambda item: -item[1])
-    return ", ".join(f"{tag} {grown:+,} B" for tag, grown in tags) or "nothing"
-
-
-def _helps(report: PlanReport) -> RenderableType:
-    rows = [
-        (
-            item.change,
-            item.cards,
-            size(item.need_bytes),
-            ("-" if item.saves_bytes < 0 else "") + size(abs(item.saves_bytes)),
-            f"{item.largest_batch:,}",
-            f"{item.largest_context:,}",
-        )
-        for item in report.helps
-        if item.need_bytes is not None and item.saves_bytes is not None
-    ]
-    columns = ("changing only", "cards", "a card needs", "saves", "largest batch", "largest context")
-    return table("What would help (estimates)", columns, rows)
 
 
 def _sum(card: CardBudget) -> str:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from .report import HostReport, JobDocument
 from .report_base import Count, NumBytes, Part
-from .report_limits import JobSizes
+from .report_limits import Growth, Help, JobSizes
 
 
 class BudgetLine(Part):
@@ -32,28 +32,6 @@ class CardBudget(Part):
     peak_bytes: NumBytes
     reserved_bytes: NumBytes
     capacity_bytes: NumBytes
-
-
-class Growth(Part):
-    """What a card grows by, tag by tag, when the job grows `by` something; padding may shrink."""
-
-    by: str
-    tags: dict[str, int]
-
-
-class Help(Part):
-    """The job with one thing changed: what its fullest card then needs, the reserve included, and how far it can grow.
-
-    `refused` says why it cannot be, and then there are no numbers.
-    """
-
-    change: str
-    cards: Count | None = None
-    need_bytes: NumBytes | None = None
-    saves_bytes: int | None = None
-    largest_batch: Count | None = None
-    largest_context: Count | None = None
-    refused: str | None = None
 
 
 class PlanReport(JobDocument):

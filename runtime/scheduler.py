@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -78,6 +79,24 @@ class Step:
         return sum(entry.count for entry in self.entries)
 
 
+class _Share:
+    """The requests of one replica: those that have begun, and those that wait with their whole prompts."""
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        waits = all(request.in_prefill for request in requests)  # what decodes at once is not kept waiting
+        self.begun: list[Request] = [] if waits else list(requests)
+        self.waiting = deque(requests if waits else ())
+        self.only_waits = waits
+
+    def turns(self) -> Iterator[Request]:
+        """Requests that are not done, in order; one that waited has begun when it is left for the next."""
+        self.begun = [request for request in self.begun if not request.done]
+        yield from tuple(self.begun)
+        while self.waiting:
+            self.begun.append(self.waiting.popleft())
+            yield self.begun[-1]
+
+
 class Scheduler:
     """Each step takes the next token of every decoding sequence, and prompt tokens up to a budget.
 
@@ -89,9 +108,10 @@ class Scheduler:
         self.requests = requests
         self.chunk_tokens = chunk_tokens
         self._steps = 0
-        self._shares: list[list[Request]] = [[] for _ in range(replicas)]
+        shares: list[list[Request]] = [[] for _ in range(replicas)]
         for request in requests:
-            self._shares[request.index % replicas].append(request)
+            shares[request.index % replicas].append(request)
+        self._shares = [_Share(share) for share in shares]
         self._by_index = {request.index: request for request in requests}
 
     def next_step(self) -> Step | None:
@@ -107,13 +127,11 @@ class Scheduler:
         self._steps += 1
         return Step(self._steps - 1, kind, tuple(entries))
 
-    def _take(self, share: Sequence[Request], entries: list[Entry]) -> int:
+    def _take(self, share: _Share, entries: list[Entry]) -> int:
         """Append the entries of one replica's requests; returns how many are of prompts."""
         left = self.chunk_tokens
         prefills = 0
-        for request in share:
-            if request.done:
-                continue
+        for request in share.turns():
             count = 1
             if request.in_prefill:
                 count = request.prompt_len - request.computed
@@ -121,6 +139,8 @@ class Scheduler:
                     count = min(count, left)
                     left -= count
                 if not count:
+                    if share.only_waits:
+                        break
                     continue
                 prefills += 1
             emits = request.computed + count >= request.prompt_len
@@ -150,14 +170,16 @@ class Scheduler:
                 finished.append(request)
         return finished
 
-    def skip_steps_within_pages(self, page_tokens: int) -> None:
+    def skip_steps_within_pages(self, page_tokens: int) -> int:
         """Pass over coming decode steps in which no sequence enters a new page or ends: they allocate nothing.
 
-        For those who follow memory alone; a run takes every step.
+        For those who follow memory alone; a run takes every step. Returns how many they are.
         """
-        live = [request for request in self.requests if not request.done]
+        if any(share.waiting for share in self._shares):
+            return 0
+        live = [request for share in self._shares for request in share.begun if not request.done]
         if not live or any(request.in_prefill for request in live):
-            return
+            return 0
         steps = min(
             min(-request.length % page_tokens, request.max_new_tokens - request.generated - 1) for request in live
         )
@@ -165,3 +187,4 @@ class Scheduler:
             request.computed += steps
             request.generated += steps
         self._steps += steps
+        return steps

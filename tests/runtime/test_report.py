@@ -16,7 +16,8 @@ from siltwin.runtime.catalogue import card_detail, cards_report, models_report
 from siltwin.runtime.progress import DelayedProgress
 from siltwin.runtime.render import generated_text, print_report
 from siltwin.runtime.render_align import print_align
-from siltwin.runtime.render_lists import print_card, print_cards, print_limits, print_models
+from siltwin.runtime.render_limits import print_limits
+from siltwin.runtime.render_lists import print_card, print_cards, print_models
 from siltwin.runtime.report import CardReport, Report
 from siltwin.runtime.report_align import AlignReport, LayerDrift
 from siltwin.runtime.report_base import BOUNDS, Bounds
