@@ -99,7 +99,7 @@ class Folder:
             numbers.setdefault(self._own(matchings, rank, within), len(numbers)) for rank in range(len(self._cards))
         )
         shapes = tuple(
-            (place.ranks, place.is_transfer, place.names, place.sharing, place.kinds.tobytes(), tuple(each))
+            (place.ranks, place.ways, place.is_transfer, place.names, place.sharing, place.kinds.tobytes(), tuple(each))
             for place, each in zip(places, priced, strict=True)
         )
         kind = self._kinds(within)

@@ -113,12 +113,12 @@ class _Refinement:
         return submission, place.is_transfer, place.names, len(place.ranks), place.kinds.tobytes(), tuple(offers)
 
     def _enter_members(self) -> None:
-        """Which card comes to which place, as what, and by which of its exchanges first: its others come in turn."""
-        rows = []
-        for number, place in enumerate(self._places):
-            first = {member.rank: 1 + int(member.numbers[0]) for member in place.members}
-            for end, rank in enumerate(place.ranks):
-                rows.append((number, rank, 2 * first.get(rank, 0) + (end if place.is_transfer else 0)))
+        """Which card comes to which place, as what, and by which of its exchanges first."""
+        rows = [
+            (number, rank, 2 * (1 + way) + (end if place.is_transfer else 0))
+            for number, place in enumerate(self._places)
+            for end, (rank, way) in enumerate(zip(place.ranks, place.ways, strict=True))
+        ]
         self._member_place, self._member_rank, self._member_end = np.array(rows, np.int64).reshape(-1, 3).T
 
     def _enter_uses(self) -> None:

@@ -185,6 +185,12 @@ class Place:
         """How they stand where a resource is short."""
         return self.members[0].sharing
 
+    @cached_property
+    def ways(self) -> tuple[int, ...]:
+        """By which of its exchanges each of `ranks` comes here first, others come in turn; NONE for who never comes."""
+        firsts = {member.rank: int(member.numbers[0]) for member in self.members}
+        return tuple(firsts.get(rank, NONE) for rank in self.ranks)
+
     def encounter(self, turn: int) -> Encounter:
         """One of its exchanges, with all who come to it."""
         parties = {member.rank: member.party(turn) for member in self.members if turn < len(member.numbers)}

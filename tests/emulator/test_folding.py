@@ -27,6 +27,7 @@ LINES = (
     "link | all_reduce x=%d group=all | wait vector+0",
 )
 KINDS = ("ring", "full_mesh", "switch")
+TURNS = (("send x=%c", (1, 2)), ("recv x=%c", (0, 1)))
 
 
 def grid(rank: int, width: int, cards: int) -> dict[str, tuple[int, ...]]:
@@ -183,3 +184,30 @@ def test_messages_that_a_card_sends_one_after_the_other_are_told_apart(rig: Any)
     cluster.run_until(ticket)
     ends = [spans_of(ticket, rank)[-1].end_ps for rank in range(3)]
     assert ends[1] < ends[2] == ends[0]
+
+
+def test_what_is_known_of_other_turns_is_not_taken_for_these(rig: Any) -> None:
+    """Cards 0 and 1 send to 2 and 3 crosswise, and these receive crosswise, or else both from card 0 first."""
+    one = rig(4, "full_mesh", overrides=TIGHT)
+    texts = ["\n".join(f"link | {line} group=all peer={peer}" for peer in peers) for line, peers in TURNS]
+    programs = [rig(3, overrides=TIGHT).program(text) for text in texts]
+
+    def submissions(*last: int) -> list[Submission]:
+        """Each card in a group of itself and those it meets, in the order in which it meets them."""
+        groups = [(0, 2, 3), (1, 3, 2), (0, 1, 2), last]
+        return [
+            Submission(rank, programs[rank // 2], Binding({"tokens": (16,)}, {"all": own.index(rank)}), {"all": own})
+            for rank, own in enumerate(groups)
+        ]
+
+    told_by = []
+    for fold in (True, False):
+        cluster = CompiledCluster(one.spec, one.cluster.topology, fold=fold)
+        tickets = []
+        for last in ((1, 0, 3), (0, 1, 3), (1, 0, 3)):
+            tickets.append(cluster.submit(submissions(*last)))
+            told(cluster, tickets[-1])
+        if fold:
+            assert [sorted(ticket.runs) for ticket in tickets] == [[0, 2], [0, 1, 2, 3], [0, 2]]
+        told_by.append(outcome(cluster, tickets))
+    assert told_by[0] == told_by[1]
