@@ -17,9 +17,10 @@ from .report_limits import Boundary, Broken, Held, LayoutRow, LayoutSearch
 from .room import Room, room_of
 from .thresholds import within_alert
 
-MOST_BUDGETED = 16  # layouts for each question
+MOST_BUDGETED = 8  # layouts for each question
+MOST_SHARES = 4  # cp: more shares of many sequences take long to tell apart
 MOST_OF_COUNT = 3  # layouts of each number of cards
-MOST_SHOWN = 8
+MOST_SHOWN = 4
 BEST = "best"
 
 
@@ -55,7 +56,8 @@ class Search:
         alone = replace(job, layout=None, placement=None, redundant_experts=0, expert_loads=None)
         plan = within_alert(prepare(alone, checkpoint=checkpoint)).plan
         spreads, redundant = plan.cache is None and plan.kv_pages == "unified", job.redundant_experts
-        self.layouts = list(legal_layouts(checkpoint.graph, cards, cp=spreads, redundant=redundant))
+        legal = legal_layouts(checkpoint.graph, cards, cp=spreads, redundant=redundant)
+        self.layouts = [layout for layout in legal if layout.cp <= MOST_SHARES]
         self.room: Room = room_of(plan)
         self._asked: dict[Layout, Budgeted | None] = {}
 
@@ -70,10 +72,10 @@ class Search:
         return self._asked[layout]
 
     def best(
-        self, bound: Callable[[Layout], int], value: Callable[[Budgeted], int]
+        self, layouts: Iterable[Layout], bound: Callable[[Layout], int], value: Callable[[Budgeted], int]
     ) -> tuple[Budgeted | None, list[Layout]]:
         """The layout with most of something, by bounds first; and those that could still have more."""
-        bounds = {layout: bound(layout) for layout in self.layouts}
+        bounds = {layout: bound(layout) for layout in layouts}
         order = sorted(bounds, key=lambda layout: (-bounds[layout], layout.cards, layout.pp, layout.cp, layout.tp))
         found, most = None, 0
         for number, layout in enumerate(order):
@@ -88,8 +90,9 @@ class Search:
 
     def report(self) -> tuple[LayoutSearch, Prepared]:
         """The search as a report, and the job in the layout that holds the largest batch (or else needs least)."""
-        by_batch, batch_left = self.best(self.room.batch_of, lambda asked: asked.batch)
-        by_context, context_left = self.best(self.room.context_of, lambda asked: asked.context)
+        whole = [layout for layout in self.layouts if layout.cp == 1]
+        by_batch, batch_left = self.best(whole, self.room.batch_of, lambda asked: asked.batch)
+        by_context, context_left = self.best(self.layouts, self.room.context_of, lambda asked: asked.context)
         least = self._least()
         chosen = by_batch or by_context or least
         known = [asked for asked in self._asked.values() if asked is not None]

@@ -110,7 +110,8 @@ class LayoutRow(Part):
 class LayoutSearch(Part):
     """All legal layouts whose cards divide `cards`; those that might be best were budgeted, an estimate.
 
-    `left_out` are layouts that could by their bounds still be better than the best that was found.
+    `left_out` are layouts that could by their bounds still be better than the best that was found. Contexts are
+    spread over few cards, and for the longest context alone.
     """
 
     label: Literal["estimate"] = "estimate"
