@@ -18,35 +18,34 @@ from ..models.blocks import Graph
 from .classes import cuts_blocks, lowest, program_classes, weight_twins
 from .context import Context, Extents, mode_of
 from .dispatch import kinds
-from .expert_room import expert_room
-from .halves import half_portions, halves
+from .halves import halves
 from .kv_cache import PAGE_TOKENS, PagePool, PagePools
 from .kv_policy import KvPolicy
 from .lanes import Lanes
+from .largest import largest_extents
 from .latent_steps import LatentSteps
 from .layer_loads import LayerLoads
-from .layout import AXES, EXCHANGE, Layout
+from .layout import Layout
 from .lowering.arena import ArenaPlan, plan_arena
-from .lowering.context import ALL_TOKENS, RETURNED, Mode, chooses, has_states
+from .lowering.context import Mode, chooses, has_states
 from .lowering.held import Holding
 from .lowering.latent_order import LatentOrder
 from .lowering.lower import BuiltProgram, LoweredProgram, build, place
 from .lowering.passes.cache import CodedCache
 from .lowering.passes.compose import refuse_missing
 from .lowering.passes.offload import Offload
-from .lowering.passes.overlap import of_half
 from .lowering.passes.packed import Activations
-from .lowering.passes.rewrite import CONTEXT
 from .lowering.passes.window import DEFAULT_FUSIONS
 from .lowering.reach import KvPages, Reach, limited_reaches
-from .lowering.stage import SHARE, STATES, LoweringOptions, Sampling
+from .lowering.stage import LoweringOptions, Sampling
 from .lowering.standing import standing_extents
 from .lowering.weights import WeightBuffer
 from .memory import Footprint, JobMemory, footprint
 from .offload import in_host_memory
 from .ownership import Ownership, ownership
 from .portions import Portion, portions
-from .routing import Routing, routed_extents, step_routing
+from .rehearsal import rehearsed_portions, steps_until_decode
+from .routing import Routing, step_routing
 from .scheduler import Entry, Request, Step
 
 KEPT_SPREADS = 1 << 12  # portions of a million tokens in chunks over 16 shares, and a few
@@ -122,91 +121,29 @@ class JobPlan:
         ]
 
     @cached_property
-    def _asked(self) -> tuple[Request, ...]:
+    def asked(self) -> tuple[Request, ...]:
         """The requests as they are asked for, to read lengths of."""
         return tuple(self.requests())
 
     @cached_property
     def largest(self) -> Binding:
         """The largest extents that any step binds on any card."""
-        layout = self.layout
-        most = -(-len(self.sequences) // layout.dp)
-        in_step = -(-most // self.micro_batches)
-        tokens = rows = in_step if layout.cp > 1 else 1
-        extents = {ALL_TOKENS: in_step, RETURNED: in_step * layout.cp} if layout.cp > 1 else {}
-        for portion in self._portions:
-            tokens, rows = max(tokens, portion.tokens), max(rows, portion.rows(self.all_logits))
-            if layout.cp > 1:
-                for name, size in Context(self, portion).scalars().items():
-                    extents[name] = max(extents.get(name, 0), size)
-        pool = PagePool(self.page_tokens)
-        pages, longest, homes = self._held
-        whole = {
-            "tokens": tokens,
-            SHARE: -(-tokens // layout.tp),
-            "sequences": in_step,
-            "rows": rows,
-            "pages": max(pages),
-            "table_pages": longest,
-            CONTEXT: pool.pages_for(max(request.most_kv_tokens for request in self._asked)) * self.page_tokens,
-            "positions": self.graph.max_position_embeddings,
-            STATES: max(homes),
-            **{reach.pages: self._most_pages(reach) for reach in self.limited_reaches},
-        }
-        sizes = {name: (size,) for name, size in (extents | whole).items()}
-        routed = routed_extents(self.expert_choices, tokens) | expert_room(self, tokens)
-        standing = [self.standing(index) for index in range(layout.tp)]
-        furthest = {name: max(own[name] for own in standing) for name in standing[0]}
-        every = routed | sizes | furthest
-        if self.overlap:
-            every |= {of_half(name, 1): size for name, size in every.items()}
-        return Binding(every, dict.fromkeys((*AXES, EXCHANGE), 0))
+        return largest_extents(self)
+
+    @cached_property
+    def rehearsed(self) -> list[Portion]:
+        """What every holder computes of the steps up to the first that only decodes, and of those that fill caches."""
+        return rehearsed_portions(self)
 
     @cached_property
     def limited_reaches(self) -> tuple[Reach, ...]:
         """The reaches of layers that have pages of their own."""
         return limited_reaches(self.graph.layers, self.kv_pages)
 
-    def _most_pages(self, reach: Reach) -> int:
-        """Pages of a reach that the requests of one replica hold at most, all together."""
-        pages = [0] * self.layout.dp
-        for request in self._asked:
-            new_tokens = max(1, min(request.prompt_len, self.chunk_tokens or request.prompt_len))
-            held = reach.most_pages(request.most_kv_tokens, new_tokens, self.page_tokens)
-            pages[request.index % self.layout.dp] += held
-        return max(pages) + (self.spare_pages if self.fills else 0)
-
     @property
     def spare_pages(self) -> int:
         """Pages of the longest cached sequence: steps that compute it need the ones that it holds no more."""
-        return max(PagePool(self.page_tokens).pages_for(request.cached_len) for request in self._asked)
-
-    @property
-    def _held(self) -> tuple[list[int], int, list[int]]:
-        """Pages of every holder at the end of all requests, the most of one request, and requests kept by holder."""
-        pool, layout = PagePool(self.page_tokens), self.layout
-        pages, homes, longest = [0] * layout.holders, [0] * layout.holders, 1
-        for request in self._asked:
-            for share, holder in enumerate(layout.holders_of(request.index)):
-                held = pool.pages_for(self.local_tokens(request.index, share, request.most_kv_tokens))
-                pages[holder], longest = pages[holder] + held, max(longest, held)
-                homes[holder] += self.keeps_states(request.index, share)
-        return [max(1, count) for count in pages], longest, [max(1, count) for count in homes]
-
-    @cached_property
-    def _portions(self) -> list[Portion]:
-        """What every holder computes of the steps up to the first that only decodes, and of those that fill caches."""
-        steps = self._steps_until_decode()
-        if self.fills:
-            most = max(step.tokens for step in steps)
-            for request in self._asked:
-                for start in range(0, request.cached_len, most):
-                    count = min(most, request.cached_len - start)
-                    steps.append(Step(0, "prefill", (Entry(request.index, start, count, False),)))
-        if self.chooses and self.layout.cp > 1:  # whose decode steps gather contexts, which grow
-            last = [(request.index, request.most_kv_tokens - 1) for request in self._asked]
-            steps.append(Step(0, "decode", tuple(Entry(index, start, 1, True) for index, start in last)))
-        return [portion for step in steps for portion in half_portions(self, step)]
+        return max(PagePool(self.page_tokens).pages_for(request.cached_len) for request in self.asked)
 
     @cached_property
     def kept_tables(self) -> dict[object, dict[str, Table]]:
@@ -221,7 +158,7 @@ class JobPlan:
     @cached_property
     def variants(self) -> tuple[Variant, ...]:
         """The programs of a rank that the job's steps run."""
-        modes = dict.fromkeys(mode_of(self, portion) for portion in self._portions)
+        modes = dict.fromkeys(mode_of(self, portion) for portion in self.rehearsed)
         return tuple(Variant(head, mode) for mode in modes for head in (True, False))
 
     @cached_property
@@ -253,7 +190,7 @@ class JobPlan:
     def _prompt_cuts(self) -> dict[int, list[tuple[int, int]]]:
         """(start, count) of the entries of every request's prompt, in order: they follow from the lengths alone."""
         cuts: dict[int, list[tuple[int, int]]] = {}
-        for step in self._steps_until_decode():
+        for step in steps_until_decode(self):
             for entry in step.entries:
                 lengths = self.sequences[entry.request]
                 if entry.start < lengths.cached_len + lengths.prompt_len:
@@ -271,17 +208,6 @@ class JobPlan:
     def lanes(self, requests: Sequence[Request]) -> Lanes:
         """What decides the job's steps over its requests."""
         return Lanes(requests, self.chunk_tokens, self.layout.dp, self.micro_batches)
-
-    def _steps_until_decode(self) -> list[Step]:
-        """Steps of every micro-batch up to its first that only decodes: later ones are never larger."""
-        steps: list[Step] = []
-        for scheduler in self.lanes(self.requests()).schedulers:
-            while (step := scheduler.next_step()) is not None:
-                steps.append(step)
-                if step.kind == "decode":
-                    break
-                scheduler.complete(step, None)
-        return steps
 
     def routed(self, step: Step) -> Mapping[str, LayerLoads]:
         """What a step's expert layers get by the routing model; the loads last asked for are kept."""
@@ -458,7 +384,7 @@ class JobPlan:
     @cached_property
     def latent_steps(self) -> LatentSteps:
         """What latent attention does in the job's steps."""
-        return LatentSteps(self, self._portions, self._steps_until_decode())
+        return LatentSteps(self, self.rehearsed, steps_until_decode(self))
 
     def weight_bytes(self, rank: int) -> dict[str, int]:
         """Bytes of a rank's weights by bucket and by element type, scales apart."""

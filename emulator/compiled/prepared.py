@@ -12,7 +12,8 @@ from ..ticket import Submission
 from ..timeline import Timeline
 from .calendar import CompiledCalendar
 from .flatten import FlatProgram
-from .lane_ops import Batch, KeptLanes
+from .kept_lanes import KeptLanes
+from .lane_ops import Batch
 from .ops import Ops
 
 

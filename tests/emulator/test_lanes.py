@@ -17,7 +17,8 @@ from siltwin.emulator.calendar.wide import divided, rounded_up
 from siltwin.emulator.cluster import Cluster
 from siltwin.emulator.compiled import machine as c
 from siltwin.emulator.compiled.cluster import CompiledCluster
-from siltwin.emulator.compiled.lane_ops import KeptLanes, LaneOps
+from siltwin.emulator.compiled.kept_lanes import KeptLanes
+from siltwin.emulator.compiled.lane_ops import LaneOps
 from siltwin.emulator.compiled.ops import Ops
 from siltwin.emulator.costs import Costs
 from siltwin.emulator.lane_costs import IN_LANES
