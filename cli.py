@@ -206,9 +206,10 @@ def run(
     from .runtime.files import check_outputs, write_logits
 
     if sweep is not None:
-        if (trace_to, logits_to, routing_to) != (None, None, None):
+        if any((trace_to, trace_cards, logits_to, routing_to, asked["alerts"], asked["compare_kv"])):
             raise ConfigError(
-                "--sweep makes many runs; --trace, --logits and --save-routing tell of one: leave them out"
+                "--sweep makes many runs; --trace, --trace-cards, --logits, --save-routing, --alert and --compare-kv "
+                "tell of one: leave them out"
             )
         _sweep(sweep, json_to, payload=not no_payload, **asked)
         return
@@ -220,7 +221,7 @@ def run(
     from .runtime.run import run_job
     from .runtime.trace_file import check_traced, write_run_trace
 
-    check_traced(trace_cards)
+    check_traced(trace_cards, trace_to)
     with DelayedProgress(sys.stderr, "reading the model") as progress:
         result = run_job(job, progress=progress)
     if trace_to is not None and (note := write_run_trace(trace_to, result, trace_cards)):

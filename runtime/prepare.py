@@ -92,6 +92,8 @@ def prepare(job: Job, *, any_dtype: bool = False, checkpoint: Checkpoint | None 
     checkpoint = checkpoint or checkpoint_of(job)
     given = load_cluster(job.cluster) if job.cluster is not None else None
     check_layout(layout, checkpoint.graph, given.cards if given else None)
+    if job.kv_pages == "ideal" and job.compare_kv:
+        raise NotYetError("--compare-kv of --kv-pages ideal comes with a later version; leave one of them out")
     if job.kv_pages == "ideal" and layout.cp > 1:
         raise NotYetError(f"layout {layout}: --kv-pages ideal with cp comes with a later version; leave it unified")
     if job.overlap and layout.cp > 1:

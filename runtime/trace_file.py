@@ -21,8 +21,10 @@ MOST_SPANS = 1_000_000  # written unasked: some 300 MB, which Perfetto still ope
 MOST_IDLE_CARDS = 64  # whose memory is written where no step ran
 
 
-def check_traced(cards: str | None) -> None:
-    """Refuse a choice of cards that names none, before the run and not after it."""
+def check_traced(cards: str | None, path: str | None) -> None:
+    """Refuse a choice of cards that names none, or that no trace is written for, before the run and not after it."""
+    if cards is not None and path is None:
+        raise ConfigError("--trace-cards chooses the cards of a trace; give --trace FILE too, or leave it out")
     if cards not in (None, ALL):
         parse_ranks("--trace-cards", str(cards))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+import pytest
 from click.testing import Result
 
 Cli = Callable[..., Result]
@@ -25,6 +26,14 @@ def test_a_sweep_of_which_nothing_runs_is_an_error(siltwin: Cli) -> None:
     assert result.exit_code == 2 and "refused" in result.stdout
 
 
-def test_what_tells_of_one_run_does_not_go_with_a_sweep(siltwin: Cli) -> None:
-    result = siltwin(*MODEL, "--batch", "2", "--input-len", "8", "--sweep", "tp=1,2", "--trace", "t.json")
+@pytest.mark.parametrize(
+    "one", [("--trace", "t.json"), ("--trace-cards", "0"), ("--alert", "memory=0.9"), ("--compare-kv",)], ids=str
+)
+def test_what_tells_of_one_run_does_not_go_with_a_sweep(siltwin: Cli, one: tuple[str, ...]) -> None:
+    result = siltwin(*MODEL, "--batch", "2", "--input-len", "8", "--sweep", "tp=1,2", *one)
     assert result.exit_code == 2 and "--sweep makes many runs" in result.stderr
+
+
+def test_cards_are_chosen_of_a_trace_alone(siltwin: Cli) -> None:
+    result = siltwin(*MODEL, "--batch", "2", "--input-len", "8", "--trace-cards", "0")
+    assert result.exit_code == 2 and "give --trace FILE too" in result.stderr

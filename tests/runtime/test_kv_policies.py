@@ -121,6 +121,7 @@ def test_preallocation_runs_out_where_pages_on_demand_begin(tmp_path: Path) -> N
         ({"kv_granule": "2MiB"}, ConfigError, "--kv-granule sizes the mappings of --kv-policy virtual"),
         ({"kv_policy": "virtual", "kv_granule": "two"}, ConfigError, "--kv-granule: 'two' is no size; write 2MiB"),
         ({"kv_policy": "virtual", "kv_pages": "ideal"}, NotYetError, "--kv-pages ideal with --kv-policy virtual"),
+        ({"compare_kv": True, "kv_pages": "ideal"}, NotYetError, "--compare-kv of --kv-pages ideal"),
     ],
 )
 def test_what_does_not_go_together_is_refused(tmp_path: Path, asked: dict, kind: type[Exception], said: str) -> None:
