@@ -220,7 +220,9 @@ def test_moving_the_caches_is_offered_with_what_it_saves(models: dict[str, str])
     job = Job(
         models["dense"], payload=False, batch=3, cached_len=1000, input_len=0, output_len=2, overrides=room
     )  # fmt: skip
-    saved = Counter({one.change: one.saves_bytes or 0 for one in helps_of(job, Budget(prepare(job).plan))})
+    prepared = prepare(job)
+    helps = helps_of(job, Budget(prepared.plan), prepared.checkpoint)
+    saved = Counter({one.change: one.saves_bytes or 0 for one in helps})
     assert saved["--offload kv=1"] == 3 * 3 * 63 * 16 * ROW
 
 
