@@ -57,7 +57,7 @@ def decode(tokens: int, engine: Engine, profile: cProfile.Profile | None) -> lis
         state.memory.begin(step, state.requests, state.cluster.now_ps)
         result = numbers.run(step, state.requests, state.memory.pool)
         computed = time.perf_counter()
-        time_step(state, step)
+        time_step(state, step, result.routed)
         steps.append(StepSeconds(computed - begun, time.perf_counter() - computed))
         scheduler.complete(step, result.picked)
     if profile is not None:

@@ -73,8 +73,8 @@ def ours(path: Path, dtype: str) -> Work:
         assert step is not None
         state.memory.load(0)
         state.memory.begin(step, state.requests, 0)
-        numbers.run(step, state.requests, state.memory.pool)
-        time_step(state, step)
+        result = numbers.run(step, state.requests, state.memory.pool)
+        time_step(state, step, result.routed)
 
     return prefill
 
