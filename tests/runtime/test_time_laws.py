@@ -89,24 +89,24 @@ def sizes_of(config: dict[str, Any]) -> Sizes:
     return Sizes(*(config[name] for name in names))
 
 
-def first_step(folder: Path, config: dict[str, Any], card: str, **sizes: int) -> StepRecord:
+def first_step(folder: Path, config: dict[str, Any], card: str, fuse: str | None = None, **sizes: int) -> StepRecord:
     path = folder / "config.json"
     path.write_text(json.dumps(config))
     room = (("hbm.capacity_bytes", "4TiB"),)
-    job = Job(str(path), card=card, payload=False, dtype="bfloat16", output_len=1, overrides=room, **sizes)
+    job = Job(str(path), card=card, payload=False, dtype="bfloat16", output_len=1, overrides=room, fuse=fuse, **sizes)
     return run_job(job).records[0]
 
 
-def decode_ratio(folder: Path, config: dict[str, Any], card: str) -> tuple[float, StepRecord]:
+def decode_ratio(folder: Path, config: dict[str, Any], card: str, fuse: str | None = None) -> tuple[float, StepRecord]:
     """A decode step at batch 1 and 1,024 tokens, in times of what reading its bytes takes."""
-    record = first_step(folder, config, card, batch=1, cached_len=1023, input_len=0)
+    record = first_step(folder, config, card, fuse, batch=1, cached_len=1023, input_len=0)
     floor = sizes_of(config).decode_bytes(1024) / load_card(card).hbm.attainable_bytes_per_s
     return (record.end_ps - record.start_ps) / PS_PER_S / floor, record
 
 
-def prefill_ratio(folder: Path, config: dict[str, Any], card: str) -> tuple[float, StepRecord]:
+def prefill_ratio(folder: Path, config: dict[str, Any], card: str, fuse: str | None = None) -> tuple[float, StepRecord]:
     """A prefill of 4 sequences of 2,048 tokens, in times of what its operations take."""
-    record = first_step(folder, config, card, batch=4, input_len=2048)
+    record = first_step(folder, config, card, fuse, batch=4, input_len=2048)
     floor = sizes_of(config).prefill_ops(4, 2048) / load_card(card).peak_ops_per_s(BF16)
     return (record.end_ps - record.start_ps) / PS_PER_S / floor, record
 
@@ -115,6 +115,12 @@ def prefill_ratio(folder: Path, config: dict[str, Any], card: str) -> tuple[floa
 def test_decode_of_a_dense_model_takes_the_time_of_its_bytes(tmp_path: Path, card: str) -> None:
     ratio, _ = decode_ratio(tmp_path, BIG, card)
     assert 1 <= ratio <= WITHIN
+
+
+@pytest.mark.parametrize("card", card_names())
+def test_both_laws_hold_at_8_billion_with_fused_kernels_as_libraries_have_them(tmp_path: Path, card: str) -> None:
+    assert 1 <= decode_ratio(tmp_path, LLAMA, card, "all")[0] <= WITHIN
+    assert 1 <= prefill_ratio(tmp_path, LLAMA, card, "all")[0] <= WITHIN
 
 
 @pytest.mark.parametrize("card", card_names())
