@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .activity import PS_PER_S
-from .resources import COEFFICIENT_BITS, ROOM_LIMIT, Resource
-from .shares import MAX_ALONE_PS
+from .resources import Resource
+from .shares import MAX_ALONE_PS, coefficients_of, scaled_rates
 from .solver import Ints
 from .wide import divided
 
@@ -34,31 +33,17 @@ def lane_shares(alone_ps: Ints, resources: Sequence[Resource], amounts: Ints) ->
         return LaneShares(alone_ps, amounts, amounts)
     if alone_ps.min() < 1 or alone_ps.max() >= MAX_ALONE_PS or amounts.min() < 0:
         return None
-    bound, rates = np.ones_like(alone_ps), np.zeros_like(amounts)
-    best = np.full(len(alone_ps), -1)
+    bound, best, asks = np.ones_like(alone_ps), np.full(len(alone_ps), -1), amounts > 0
     try:
-        for number, resource in enumerate(resources):
-            asks = amounts[:, number] > 0
-            rates[:, number] = rate = np.where(asks, _rate(resource, amounts[:, number], alone_ps), 0)
-            better = asks & _busier(resources, number, rate, best, bound)
+        rates = scaled_rates(amounts, alone_ps[:, None], np.array([resource.shift for resource in resources]))
+        for number in range(len(resources)):
+            rate = rates[:, number]
+            better = asks[:, number] & _busier(resources, number, rate, best, bound)
             best, bound = np.where(better, number, best), np.where(better, rate, bound)
-        scaled = np.maximum(1, divided(rates, 1 << COEFFICIENT_BITS, bound[:, None])[0])
     except OverflowError:
         return None
-    coefficients = np.where(rates > 0, scaled, 0)
-    if (coefficients.astype(np.float64) * bound[:, None]).max(initial=0) >= ROOM_LIMIT / 2:
-        return None
+    coefficients = np.where(asks, coefficients_of(rates, bound[:, None]), 0)
     return LaneShares(bound, coefficients, coefficients * bound[:, None])
-
-
-def _rate(resource: Resource, amounts: Ints, alone_ps: Ints) -> Ints:
-    """As `shares.scaled_rate`."""
-    per_s = np.maximum(1, divided(amounts, PS_PER_S, alone_ps)[0])
-    shift = resource.shift
-    if shift > 0 and int(per_s.max()) >> (62 - shift):
-        raise OverflowError("a rate needs more than 62 bits")
-    rate: Ints = np.maximum(1, per_s << shift if shift >= 0 else per_s >> -shift)
-    return rate
 
 
 def _busier(resources: Sequence[Resource], number: int, rate: Ints, best: Ints, best_rate: Ints) -> Flags:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -96,8 +96,9 @@ def _share_of_columns(demand: Demand, amounts: Amounts, resources: Resources) ->
     named[index] = True
     if np.count_nonzero(named) < len(index):
         return None  # one is named twice
-    rates = scaled_rates(amounts.amounts, alone_ps, known.shift[index])
-    if rates is None:
+    try:
+        rates = scaled_rates(amounts.amounts, alone_ps, known.shift[index])
+    except OverflowError:
         return None
     nominal = known.nominal[index]
     bounded, alone = np.flatnonzero(nominal), np.flatnonzero(known.exclusive[index])
@@ -106,19 +107,23 @@ def _share_of_columns(demand: Demand, amounts: Amounts, resources: Resources) ->
         order = known.order[index[bounded]]
         first = bounded[order == order.min()]
         bound = busiest(rates[first], nominal[first], index[first])
-    coefficients = np.maximum(1, (rates[bounded] << COEFFICIENT_BITS) // bound)
+    coefficients = coefficients_of(rates[bounded], bound)
     units = tuple(resources[number] for number in np.sort(index[alone]).tolist())
     return Share(bound, (index[bounded], coefficients, coefficients * bound), units, resources)
 
 
-def scaled_rates(amounts: Ints, alone_ps: int, shifts: Ints) -> Ints | None:
-    """`scaled_rate` of many amounts, each in the scale of its resource; None where one needs more than 47 bits."""
-    highest = int(amounts.max()) * PS_PER_S // alone_ps
-    if highest << max(0, int(shifts.max())) >= 1 << RATE_BITS:
-        return None
+def scaled_rates(amounts: Ints, alone_ps: Any, shifts: Ints) -> Ints:
+    """`scaled_rate` of many amounts, each in the scale of its resource; OverflowError where one needs over 47 bits."""
     per_s = np.maximum(1, divided(amounts, PS_PER_S, alone_ps)[0])
     up, down = np.maximum(shifts, 0), np.maximum(-shifts, 0)
+    if (per_s >> (RATE_BITS - up)).any():
+        raise OverflowError(f"a rate needs more than {RATE_BITS} bits")
     return np.asarray(np.maximum(1, np.where(shifts >= 0, per_s << up, per_s >> down)))
+
+
+def coefficients_of(rates: Ints, bounds: Any) -> Ints:
+    """Coefficients of scaled rates below 2^47 under a bound; never up: that would slow an activity alone."""
+    return np.asarray(np.maximum(1, (rates << COEFFICIENT_BITS) // bounds))
 
 
 def busiest(rates: Ints, nominal: Ints, index: Ints) -> int:
