@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -266,17 +266,17 @@ class Batch:
 class LaneOps(Ops):
     """What every site asks on one rank of a batch: in the batch's lanes what that says, elsewhere what `base` asks.
 
-    What an all-to-all among the lanes brings, `batch.exchange` says for many ranks at once. Of lanes `base` has but the
-    kind: operations of another rank.
+    What an all-to-all among the lanes brings, `batch.exchange` says for many ranks at once. Of lanes `base`, and so
+    `made`, has but the kind: operations of another rank.
     """
 
     def __init__(self, batch: Batch, place: int, base: Ops) -> None:
-        super().__init__(_Made(batch, place, base), base.asked, batch.shares)
+        super().__init__(base.made, base.asked, batch.shares)
         self.batch, self.place, self.base = batch, place, base
 
-    def kind(self, site: int) -> Op:
-        """As `Ops.kind`."""
-        return self.base[site]
+    def of(self, number: int) -> Op:
+        """As `Ops.of`, made when it is asked for."""
+        return self.batch.op(self.place, number) if self.batch.is_lane(number) else self.made[number]
 
     def lane(self, site: int) -> int:
         """As `Ops.lane`."""
@@ -327,24 +327,3 @@ class LaneOps(Ops):
         busy[lanes, : amounts.shape[1]] = amounts > 0
         busy[lanes, own] = True
         return busy, asks
-
-
-class _Made(Sequence[Op]):
-    """The operations of a rank's questions, made when they are asked for."""
-
-    def __init__(self, batch: Batch, place: int, base: Ops) -> None:
-        self._batch, self._place, self._base = batch, place, base
-
-    def __len__(self) -> int:
-        return len(self._base.made)
-
-    @overload
-    def __getitem__(self, index: int) -> Op: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Op]: ...
-    def __getitem__(self, index: int | slice) -> Op | list[Op]:
-        if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(len(self)))]
-        if not self._batch.is_lane(index):
-            return self._base.made[index]
-        return self._batch.op(self._place, index)

@@ -27,9 +27,13 @@ class Ops(OpColumns):
         self.made, self.asked, self._shares = made, asked, shares
         self._use: tuple[Ints, Ints] | None = None
 
+    def of(self, number: int) -> Op:
+        """The operation of a question."""
+        return self.made[number]
+
     def kind(self, site: int) -> Op:
         """An operation with the action, group and dispatch of a site's; its message may be that of another rank."""
-        return self[site]
+        return self.made[int(self.asked[site])]
 
     def lane(self, site: int) -> int:
         """The question of a site whose message is to be had of a batch, for many ranks at once; else NONE."""
@@ -103,5 +107,5 @@ class Ops(OpColumns):
     def __getitem__(self, index: slice) -> list[Op]: ...
     def __getitem__(self, index: int | slice) -> Op | list[Op]:
         if isinstance(index, slice):
-            return [self.made[number] for number in self.asked[index].tolist()]
-        return self.made[int(self.asked[index])]
+            return [self.of(number) for number in self.asked[index].tolist()]
+        return self.of(int(self.asked[index]))
