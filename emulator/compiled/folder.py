@@ -92,12 +92,14 @@ class Folder:
         """Classes of the cards of what is in flight; those of `within` are told apart."""
         if not self._fold or (within is not None and within.is_discrete):
             return self.unfolded(matchings)
-        places = [place for matching in matchings for place in matching.places]
-        priced = [self.priced(place) for place in places]
         numbers: dict[object, int] = {}
         own = tuple(
             numbers.setdefault(self._own(matchings, rank, within), len(numbers)) for rank in range(len(self._cards))
         )
+        if len(numbers) == len(self._cards):
+            return self.unfolded(matchings)
+        places = [place for matching in matchings for place in matching.places]
+        priced = [self.priced(place) for place in places]
         shapes = tuple(
             (place.ranks, place.ways, place.is_transfer, place.names, place.sharing, place.kinds.tobytes(), tuple(each))
             for place, each in zip(places, priced, strict=True)

@@ -85,7 +85,7 @@ def partition(scene: Scene) -> Partition:
     places = [place for matching in scene.matchings for place in matching.places]
     cards, resources = len(scene.own), len(scene.owner)
     entries = sum(len(use.resources) for place in places for use in scene.uses[id(place)] if use is not None)
-    if len(set(scene.own)) == cards or entries > MOST_ENTRIES:
+    if entries > MOST_ENTRIES:
         return discrete(cards, resources, places)
     return _Refinement(scene, places).run()
 
