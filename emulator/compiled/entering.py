@@ -82,9 +82,9 @@ class Entering:
             tables.append(self._meetings(ticket, places, classes))
             count += places[0].count
         table = np.concatenate(tables)
-        first = memory_first = self._calendar.memory.append(c.MEETINGS, table)
+        first = self._calendar.memory.append(c.MEETINGS, table)
         ticket.bases = {place: base + first for place, base in ticket.bases.items()}
-        ticket.meetings = [(place, base + memory_first) for place, base in ticket.meetings]
+        ticket.meetings = [(place, base + first) for place, base in ticket.meetings]
 
     def _enter_run(self, ticket: CompiledTicket, run: CompiledRun, ops: int, links: Ints) -> None:
         memory, rank, queues = self._calendar.memory, run.submission.rank, len(self._queue_names)
