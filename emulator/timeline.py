@@ -72,10 +72,6 @@ class Timeline:
         parts = zip(self.program.queues, self.entries.parts.tolist(), strict=True)
         return {name: tuple(self.made[first:stop]) for name, (first, stop) in parts}
 
-    def site(self, call: int, position: int) -> Site:
-        """The site of an instruction."""
-        return self.sites[int(self.rows[call][position])]
-
     def describe(self, entry: Entry) -> str:
         """An instruction in words: `call 3 of layer, instruction 5 (matmul ...)`."""
         site = self.sites[entry.site]

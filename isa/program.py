@@ -174,15 +174,6 @@ class Program:
         """Group sizes by name."""
         return {group.name: group.size for group in self.groups}
 
-    def semaphore_bases(self) -> list[Counter[str]]:
-        """For each call, what the calls before it add to every semaphore."""
-        bases: list[Counter[str]] = []
-        total: Counter[str] = Counter()
-        for call in self.calls:
-            bases.append(total.copy())
-            total.update(self.block[call.block].signals)
-        return bases
-
 
 def column_slice(kind: TensorType, ref: Ref) -> TensorType:
     """The type of `ref` into a buffer of type `kind`; ProgramError when the columns are not there."""

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_programs import PLAIN, TIGHT, TOGETHER, bodies
+from semaphore_bases import semaphore_bases
 
 from siltwin.emulator.deadlock import DeadlockError
 from siltwin.emulator.span import Span
@@ -59,7 +60,7 @@ def check_card(ticket: Ticket, rank: int) -> None:
             rises[entry.own].append(end_ps)
             if entry.semaphore is not None:
                 rises[entry.semaphore[0]] += [end_ps] * entry.semaphore[1]
-    program, bases = timeline.program, timeline.program.semaphore_bases()
+    program, bases = timeline.program, semaphore_bases(timeline.program)
     last = dict.fromkeys(program.queues, 0)
     for call, base in enumerate(bases):
         for position, issue in enumerate(program.block["b"].body):

@@ -83,9 +83,10 @@ def test_columns_are_what_a_walk_through_the_calls_finds(rig: Any) -> None:
         }
         assert made == walked(program)
         for entry in timeline.made:
-            site = timeline.site(entry.call, entry.position)
-            assert timeline.sites[entry.site] is site and site.instruction.mnemonic == entry.mnemonic
-            assert site.queue == timeline.semaphores[entry.own]
+            site = timeline.sites[entry.site]
+            assert timeline.rows[entry.call][entry.position] == entry.site
+            assert site.block is program.block[program.calls[entry.call].block] and site.position == entry.position
+            assert site.instruction.mnemonic == entry.mnemonic and site.queue == timeline.semaphores[entry.own]
 
     check()
 

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from semaphore_bases import semaphore_bases
 
 from siltwin.isa.dtype import BF16
 from siltwin.isa.errors import ProgramError
@@ -84,7 +85,7 @@ call one
     )
     one, two = (dict(block.signals) for block in program.blocks)
     assert (one, two) == ({"a": 2, "s": 3}, {"b": 1, "s": 1})
-    assert [dict(base) for base in program.semaphore_bases()] == [{}, {"a": 2, "s": 3}, {"a": 2, "s": 4, "b": 1}]
+    assert [dict(base) for base in semaphore_bases(program)] == [{}, {"a": 2, "s": 3}, {"a": 2, "s": 4, "b": 1}]
 
 
 @given(st.integers(0, 10_000), st.integers(1, 300))

@@ -1,5 +1,7 @@
 """A check of waits that knows nothing of how they were chosen."""
 
+from semaphore_bases import semaphore_bases
+
 from siltwin.isa.operands import Role
 from siltwin.isa.program import Program
 from siltwin.runtime.lowering.lower import LoweredProgram
@@ -14,7 +16,7 @@ def races(program: Program, result: LoweredProgram) -> list[str]:
     nodes: list[tuple[str, list[tuple[str, int, int, bool]]]] = []
     before: list[set[int]] = []
     in_queue: dict[str, list[int]] = {queue: [] for queue in program.queues}
-    bases = program.semaphore_bases()
+    bases = semaphore_bases(program)
     for call, base in zip(program.calls, bases, strict=True):
         block = program.block[call.block]
         actual = dict(zip((name for name, _ in block.params), call.arguments, strict=True))
