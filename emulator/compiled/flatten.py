@@ -47,8 +47,8 @@ LINKS = [ACTIONS[action] for action in LINKED]
 class FlatProgram:
     """A timeline's entries as rows: `parts[q]` are the first and the last but one of a queue of the card.
 
-    `entries` says which entry of the timeline each row is, and `calls`, `positions` and `sites` what it executes;
-    `links` are the rows of exchanges in their order, queue by queue.
+    `entries` says which entry of the timeline each row is, `queue` in which queue of the card it stands, and `calls`,
+    `positions` and `sites` what it executes; `links` are the rows of exchanges in their order, queue by queue.
     """
 
     def __init__(self, timeline: Timeline, actions: Ints, queues: Sequence[str], memory: Memory) -> None:
@@ -56,9 +56,11 @@ class FlatProgram:
         self.timeline = timeline
         known, own = timeline.entries, {name: n for n, name in enumerate(timeline.program.queues)}
         parts = [known.parts[own[name]].tolist() if name in own else (0, 0) for name in queues]
-        stops = np.cumsum([stop - first for first, stop in parts], dtype=np.int64)
+        lengths = np.array([stop - first for first, stop in parts], np.int64)
+        stops = np.cumsum(lengths)
         self.entries: Ints = np.concatenate([np.arange(first, stop) for first, stop in parts])
         self.count = len(self.entries)
+        self.queue: Ints = np.repeat(np.arange(len(queues)), lengths)
         self.sites: Ints = known.site[self.entries]
         self.calls: Ints = known.call[self.entries]
         self.positions: Ints = known.position[self.entries]
@@ -73,10 +75,6 @@ class FlatProgram:
         self.parts: Ints = self.first + np.stack((np.concatenate(([0], stops[:-1])), stops), axis=1)
         self.queues_of_card = tuple(queues)
         self.queues = int(np.count_nonzero(self.parts[:, 0] != self.parts[:, 1]))
-
-    def queue_of(self, row: int) -> int:
-        """The queue, of those of the card, in which a row stands."""
-        return int(np.searchsorted(self.parts[:, 1] - self.first, row, side="right"))
 
 
 class Shares:

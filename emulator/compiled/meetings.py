@@ -101,7 +101,7 @@ class LinkPart:
         return found
 
     def _check_queues(self, numbers: Ints, group: str) -> None:
-        queues = sorted({self.program.queue_of(row) for row in self.rows[numbers].tolist()})
+        queues = np.unique(self.program.queue[self.rows[numbers]]).tolist()
         if len(queues) > 1:
             names = ", ".join(sorted(self.program.queues_of_card[queue] for queue in queues))
             raise UnsupportedError(
@@ -133,7 +133,7 @@ class Member(NamedTuple):
     @property
     def queue(self) -> int:
         """The queue, of those of the card, from which it comes there."""
-        return self.part.program.queue_of(int(self.rows[0]))
+        return int(self.part.program.queue[self.rows[0]])
 
     def party(self, turn: int) -> Party:
         """The card as it comes to a turn of the place, for those who must name it."""

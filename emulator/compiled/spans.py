@@ -27,10 +27,8 @@ class CardSpans:
     def columns(self, ranks: tuple[int, ...]) -> CardColumns:
         """The same as columns; all cards of `ranks` did it."""
         program, rows = self.program, self.rows
-        lengths = (program.parts[:, 1] - program.parts[:, 0]).tolist()
-        queues = np.repeat(np.arange(len(lengths)), lengths)
         times = rows[:, S_ISSUED], rows[:, S_START], rows[:, S_END], rows[:, S_BOUND], rows[:, S_LATE]
-        found = (queues, program.calls, program.positions, program.sites, *times)
+        found = (program.queue, program.calls, program.positions, program.sites, *times)
         if not self.ended.all():
             found = tuple(column[self.ended] for column in found)
         return CardColumns(ranks, program.timeline, self.ops, self._queues, *found)
