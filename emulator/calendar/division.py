@@ -43,10 +43,9 @@ from .flows import (
     leave,
 )
 from .refill import LOOKS, PATIENCE, learn, learn_levels, refill
-from .resources import Resource
+from .resources import Resource, room_of
 from .solver import NO_LEVEL, Ints, Members, solve
 
-UNBOUNDED = (1 << 63) - 1
 NEVER = 1 << 200  # picoseconds
 SMALL = 64  # rows of arrays at first; they double
 
@@ -275,11 +274,6 @@ class Division:
         self._columns = Columns(columns, zeros(resources))
         self._found = zeros(5, max(slots, resources))
         self._scratch = zeros(4, slots), zeros(2, 4 * resources)
-
-
-def room_of(resource: Resource) -> int:
-    """What a resource can give, in scaled capacity << 16."""
-    return UNBOUNDED if resource.room is None else resource.room
 
 
 def zeros(*shape: int) -> Ints:

@@ -9,7 +9,7 @@ from typing import NamedTuple, overload
 import numpy as np
 
 from ...isa.errors import ConfigError
-from .resources import COEFFICIENT_BITS, SCALED_BITS, SHARE_ORDER, Ints, Resource
+from .resources import COEFFICIENT_BITS, SCALED_BITS, SHARE_ORDER, UNBOUNDED, Ints, Resource
 
 KINDS = tuple(SHARE_ORDER)
 UNBOUNDED_PER_S = -1
@@ -82,10 +82,10 @@ class Resources(Sequence[Resource]):
         nominal[capacity == UNBOUNDED_PER_S] = 0
         return ResourceColumns(kind, order, shift, nominal, exclusive)
 
-    def rooms(self, unbounded: int) -> Ints:
-        """The room of each as it is now; `unbounded` for one without a capacity."""
+    def rooms(self) -> Ints:
+        """`room_of` each as it is now."""
         nominal = self.columns.nominal
-        rooms = np.where(nominal, nominal << COEFFICIENT_BITS, unbounded)
+        rooms = np.where(nominal, nominal << COEFFICIENT_BITS, UNBOUNDED)
         for resource in self._made:
             if resource is not None and resource.room is not None:
                 rooms[resource.index] = resource.room

@@ -21,6 +21,7 @@ SHARE_ORDER: dict[str, int] = {"link": 0, "hbm": 1, "host": 1, "unit": 2}
 SCALED_BITS = 36  # a scaled capacity lies in [2^35, 2^36): fine enough for 1 part in 10^10, small enough to add up
 COEFFICIENT_BITS = 16  # coefficients are in units of 2^-16, and so a resource's room is its scaled capacity << 16
 ROOM_LIMIT = 1 << 63  # rooms, and the sum of coefficient * bound over a resource's members, are int64
+UNBOUNDED = ROOM_LIMIT - 1  # the room, in tables, of a resource without a capacity
 
 
 def scaled(per_s: int, shift: int) -> int:
@@ -82,6 +83,11 @@ class Resource:
 
     def __repr__(self) -> str:
         return f"<Resource {self.index} {self.name!r} ({self.kind}) {self.capacity_per_s}/s>"
+
+
+def room_of(resource: Resource) -> int:
+    """What a resource can give, in scaled capacity << 16."""
+    return UNBOUNDED if resource.room is None else resource.room
 
 
 class ResourceTable(Protocol):

@@ -12,7 +12,7 @@ from ..calendar.flows import HEAD, LEVEL, MADE, PLACE, RESOURCE_COLUMNS, ROOM, S
 from ..calendar.flows import HELD as HELD_STRETCH
 from ..calendar.flows import HOLDER as HOLDER_NOW
 from ..calendar.resource_columns import KINDS, Resources
-from ..calendar.resources import COEFFICIENT_BITS, Resource
+from ..calendar.resources import COEFFICIENT_BITS, Resource, room_of
 from ..calendar.solver import NO_LEVEL, Ints, Members
 from ..card_queue import HELD_BOUND
 from ..span import BOUNDS
@@ -23,7 +23,6 @@ from .flatten import Shares
 from .loop import run_until
 from .machine import NONE, Machine, Memory
 
-UNBOUNDED = (1 << 63) - 1
 PRIORITIES = 1 << 12  # different ones in flight at a time
 PER_SUBMISSION = (c.OPS, c.LINKS, c.SEMAPHORES, c.RUNS, c.MEETINGS, c.TICKETS, c.SPANS, c.INBOXES, c.PARTS)
 
@@ -53,7 +52,7 @@ class CompiledCalendar:
         if not 0 <= resource < len(self.resources):
             raise ConfigError(f"no resource has index {resource}; there are {len(self.resources)}")
         self.resources[resource].set_capacity(capacity_per_s)
-        room = _room(self.resources[resource])
+        room = room_of(self.resources[resource])
         self._table[resource, ROOM] = self.memory.rows(c.RESOURCES)[resource, c.ROOM] = room
         touch(self.machine.mem, resource)
 
@@ -101,7 +100,7 @@ class CompiledCalendar:
         table = memory.rows(c.RESOURCES)
         table[:, c.OWNER] = NONE
         bounds = np.array([BOUNDS.index(HELD_BOUND[kind]) for kind in KINDS])
-        table[:, c.KIND_BOUND], table[:, c.ROOM] = bounds[self.resources.columns.kind], self.resources.rooms(UNBOUNDED)
+        table[:, c.KIND_BOUND], table[:, c.ROOM] = bounds[self.resources.columns.kind], self.resources.rooms()
 
     def _make_division(self, slots: int) -> None:
         resources = len(self.resources)
@@ -111,7 +110,7 @@ class CompiledCalendar:
         self._held = np.zeros((4 * slots, 3), np.int64)
         self._table = np.zeros((resources, RESOURCE_COLUMNS), np.int64)
         self._table[:, HEAD], self._table[:, LEVEL], self._table[:, MADE] = NONE, NO_LEVEL, NO_LEVEL
-        self._table[:, ROOM] = self.resources.rooms(UNBOUNDED)
+        self._table[:, ROOM] = self.resources.rooms()
         self._nodes = slots * OWN_NODES
         self._node_table: Ints = np.zeros((self._nodes, 6), np.int64)
 
@@ -184,7 +183,3 @@ class CompiledCalendar:
         resource.load = int(self.memory.rows(c.RESOURCES)[index, c.TOTAL])
         resource.members = 1 + resource.load // (resource.nominal << COEFFICIENT_BITS)
         return resource
-
-
-def _room(resource: Resource) -> int:
-    return UNBOUNDED if resource.room is None else resource.room

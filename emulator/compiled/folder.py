@@ -11,7 +11,7 @@ from ..calendar.activity import Demand
 from ..calendar.solver import Ints
 from ..card import Card
 from ..wires import GroupShare, Wires
-from .calendar import UNBOUNDED, CompiledCalendar
+from .calendar import CompiledCalendar
 from .folding import Partition, Scene, Uses, discrete, partition, told
 from .machine import NONE
 from .meetings import Matching, Offer, Place
@@ -132,7 +132,7 @@ class Folder:
         marks = np.zeros(len(resources), np.int64)
         marks[sorted(self._marked)] = 1 + np.arange(len(self._marked))
         told_apart = marks if within is None else within.resource
-        return told(self._unit, resources.rooms(UNBOUNDED), resources.columns.shift, marks, told_apart)
+        return told(self._unit, resources.rooms(), resources.columns.shift, marks, told_apart)
 
     # shares
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..calendar.solver import Ints
 from . import machine as c
-from .calendar import UNBOUNDED, CompiledCalendar
+from .calendar import CompiledCalendar
 from .flatten import FlatProgram
 from .folding import Partition
 from .machine import NONE
@@ -58,7 +58,7 @@ class Steady:
             for place in ticket.matching.places
         )
         stand = classes.standing.tobytes(), classes.resource.tobytes()
-        return cards, places, stand, resources.rooms(UNBOUNDED).tobytes(), ticket.sharing
+        return cards, places, stand, resources.rooms().tobytes(), ticket.sharing
 
     def keep(self, key: Hashable, ticket: CompiledTicket, activities: int) -> None:
         """A step has come to its end, alone, by so many activities; it still stands in the tables."""
