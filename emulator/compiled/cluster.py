@@ -76,7 +76,7 @@ class CompiledCluster(Machines):
         self._latest: dict[int, CompiledRun] = {}  # of runs in flight
         self._submitted = 0
         self._folder = Folder(self.cards, self.calendar, self._wires, fold)
-        self._entering = Entering(self.calendar, self._folder, self.queue_names, len(self.cards), self.orders)
+        self._entering = Entering(self, self.calendar, self._folder, self.queue_names)
         self._steady = Steady(self.calendar) if steady else None
         self._classes: Partition | None = None
         self._history: list[Event] = []  # since the cluster was idle

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..calendar.solver import Ints
+from ..machines import Machines
 from ..span import BOUNDS
 from . import machine as c
 from .calendar import CompiledCalendar
@@ -19,13 +20,12 @@ from .tickets import CompiledRun, CompiledTicket
 
 
 class Entering:
-    """Writes submissions to cards whose queues have these names; `orders` is the room of one in the order of all."""
+    """Writes submissions to a cluster's cards, whose queues have these names."""
 
     def __init__(
-        self, calendar: CompiledCalendar, folder: Folder, queue_names: tuple[str, ...], cards: int, orders: int
+        self, machines: Machines, calendar: CompiledCalendar, folder: Folder, queue_names: tuple[str, ...]
     ) -> None:
-        self._calendar, self._folder, self._queue_names = calendar, folder, queue_names
-        self._cards, self._orders = cards, orders
+        self._machines, self._calendar, self._folder, self._queue_names = machines, calendar, folder, queue_names
         self._resources_a_card = folder.resources_a_card
         self._nodes: dict[tuple[tuple[int, ...], bool], tuple[int, int]] = {}
 
@@ -87,11 +87,11 @@ class Entering:
         ticket.meetings = [(place, base + first) for place, base in ticket.meetings]
 
     def _enter_run(self, ticket: CompiledTicket, run: CompiledRun, ops: int, links: Ints) -> None:
-        memory, rank, queues = self._calendar.memory, run.submission.rank, len(self._queue_names)
+        memory, rank, machines = self._calendar.memory, run.submission.rank, self._machines
         run.out = memory.append(c.SPANS, np.full((run.program.count, c.SPAN_COLUMNS), NONE))
         run.semaphores = memory.append(c.SEMAPHORES, np.tile([0, NONE], (len(run.timeline.semaphores), 1)))
         run.first_link, run.links = memory.append(c.LINKS, links), len(links)
-        order = ticket.number * self._orders + (self._cards + rank) * queues
+        order = ticket.number * machines.orders + machines.orders_of(rank, 0)[1]  # of its first queue; others follow
         after = NONE if run.after is None else run.after.row
         row = (
             ticket.row, ops, run.semaphores, run.out, run.first_link, rank * self._resources_a_card,
@@ -125,7 +125,7 @@ class Entering:
             row[c.M_WEIGHT], row[c.M_PRIORITY] = place.sharing
             row[c.SLOT], row[c.MEMBERS] = slot, come
             rank, queue = divmod(slot, len(self._queue_names))
-            row[c.M_ORDER] = ticket.number * self._orders + queue * self._cards + rank
+            row[c.M_ORDER] = ticket.number * self._machines.orders + self._machines.orders_of(rank, queue)[0]
             if priced is None:
                 row[c.MEMBERS] += 1  # it never starts
             else:
