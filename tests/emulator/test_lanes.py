@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from siltwin.emulator.cluster import Cluster
 from siltwin.emulator.compiled import machine as c
 from siltwin.emulator.compiled.cluster import CompiledCluster
 from siltwin.emulator.compiled.kept_lanes import KeptLanes
-from siltwin.emulator.compiled.lane_ops import LaneOps
+from siltwin.emulator.compiled.lane_ops import Batch, LaneOps
 from siltwin.emulator.compiled.ops import Ops
 from siltwin.emulator.costs import Costs
 from siltwin.emulator.lane_costs import IN_LANES
@@ -111,17 +112,25 @@ def loads(draw: np.random.Generator, kind: str) -> list[np.ndarray]:
     return [draw.multinomial(ROOM // RANKS // 2, draw.permutation(weight / weight.sum()), RANKS) for _ in range(LAYERS)]
 
 
-def bound(each: list[np.ndarray], tokens: int = 64, room: int = ROOM) -> list[Binding]:
-    """What every rank binds."""
-    ranks, tables = np.arange(RANKS), {}
+def tables_of(each: list[np.ndarray]) -> dict[str, Table]:
+    """The loads of all ranks as tables of extents."""
+    ranks, tables = np.arange(RANKS), dict[str, Table]()
     for layer, rows in enumerate(each):
         moved = rows.reshape(RANKS, RANKS, EXPERTS).sum(axis=2)
         local = rows.sum(axis=0).reshape(RANKS, EXPERTS)
         for name, values in zip(NAMES, (rows, moved, moved.T.copy(), local), strict=True):
             tables[f"{name}.{layer}"] = Table(values, ranks)
+    return tables
+
+
+def bound(each: list[np.ndarray], tokens: int = 64, room: int = ROOM) -> list[Binding]:
+    """What every rank binds."""
+    return bound_to(tables_of(each), tokens, room)
+
+
+def bound_to(tables: Mapping[str, Table], tokens: int, room: int = ROOM) -> list[Binding]:
     common = {"tokens": (tokens,), "room": (room,)}
-    extents = [RankExtents(common, tables, rank) for rank in range(RANKS)]
-    return [Binding(own, {"g": rank}) for rank, own in enumerate(extents)]
+    return [Binding(RankExtents(common, tables, rank), {"g": rank}) for rank in range(RANKS)]
 
 
 def in_lanes_and_alone(card: CardSpec, bindings: list[Binding], more: str = "") -> None:
@@ -209,6 +218,34 @@ def test_ranks_whose_costs_come_out_equal_share_one_object_though_their_counts_d
     each[1][3, 7] += 1  # one row more from rank 3 to rank 1
     found = KeptLanes(timeline, Costs(timeline, card), cluster.cards[0], cluster.calendar.shares).ops(bound(each))
     assert found is not None and len({id(ops) for ops in found[1]}) == 3
+
+
+def test_lanes_are_kept_while_all_that_they_read_is_the_same() -> None:
+    card = load_card("reference-npu")
+    timeline = Timeline(layers(card))
+    cluster = CompiledCluster(card, make_cluster("single", 1, 10**10, 10**6).topology())
+    first, shares = cluster.cards[0], cluster.calendar.shares
+    lanes = KeptLanes(timeline, Costs(timeline, card), first, shares)
+    even, uneven = [np.full((RANKS, RANKS * EXPERTS), 2)] * LAYERS, loads(np.random.default_rng(1), "zipf")
+
+    def asked(tables: Mapping[str, Table], tokens: int) -> tuple[Batch, bool]:
+        """The batch of a submission and whether it is kept; what it asks is what is asked of every rank alone."""
+        bindings = bound_to(tables, tokens)
+        found = lanes.ops(bindings)
+        assert found is not None
+        for rank in (0, 3):
+            costs = Costs(timeline, card).answers(Binding(dict(bindings[rank].extents), {"g": rank}))
+            one = Ops(first.ops(timeline.questions, costs, ()), timeline.asked, shares)
+            assert list(found[1][rank]) == list(one)
+            assert (found[1][rank].rows[:, [c.FIXED, c.ALONE]] == one.rows[:, [c.FIXED, c.ALONE]]).all()
+        return found[0], found[2]
+
+    tables, others, skewed = (tables_of(each) for each in (even, [3 * rows for rows in even], uneven))
+    kept, is_kept = asked(tables, 64)
+    assert is_kept and asked(tables, 64) == (kept, True)
+    batches = [kept, *(asked(*other)[0] for other in ((tables, 65), (others, 65), (tables, 65), (tables, 64)))]
+    assert len(set(map(id, batches))) == 5  # the latest alone is kept
+    assert not asked(skewed, 64)[1] and not asked(skewed, 64)[1]
 
 
 def test_an_all_to_all_of_more_rows_than_there_are_is_named_as_it_is_alone() -> None:
