@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from ...isa.errors import ProgramError
 from ...isa.host_pages import HOST_LOAD_PAGES, HOST_STORE_ROWS
-from ...isa.instruction import Array
+from ...isa.instruction import require_rows
 from ...isa.meaning import ArrayMemory
-from .binding import Thunk, integers, kernel_of, operand, out_of_range
+from .binding import Thunk, integers, kernel_of, operand
 
 
 @kernel_of(HOST_LOAD_PAGES)
@@ -19,16 +18,10 @@ def bind_host_load_pages(i: HOST_LOAD_PAGES, memory: ArrayMemory) -> Thunk:
 
     def thunk() -> None:
         for pages in i.pages(tables, q_lens, kv_lens, page_tokens):
-            _refuse_beyond(i, pages, count)
+            require_rows(i, pages, count, "page")
             dst[pages] = src[pages]
 
     return thunk
-
-
-def _refuse_beyond(i: HOST_LOAD_PAGES, pages: Array, count: int) -> None:
-    bad = pages[(pages < 0) | (pages >= count)]
-    if bad.size:
-        raise ProgramError(f"{i.mnemonic}: page {bad[0]} is outside 0 to {count - 1} (in: {i})")
 
 
 @kernel_of(HOST_STORE_ROWS)
@@ -38,10 +31,8 @@ def bind_host_store_rows(i: HOST_STORE_ROWS, memory: ArrayMemory) -> Thunk:
     index = integers(i, memory, i.index)
 
     def thunk() -> None:
-        beyond = index >= dst.count
-        if beyond.any():
-            raise out_of_range(i, "index", index, int(beyond.argmax()), dst.count)
         kept = index[index >= 0]
+        require_rows(i, kept, dst.count, "row")
         dst.view[kept] = src.view[kept]
 
     return thunk
