@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Literal
 
 from ..dtype import DTYPES, FP32, DType
@@ -160,21 +159,3 @@ def _integers() -> list[QuantScheme]:
 
 
 SCHEMES: dict[str, QuantScheme] = {scheme.name: scheme for scheme in (*_floats(), *_integers())}
-
-SCHEME_ALIASES: dict[str, str] = {
-    "fp8": "fp8_e4m3_channel",
-    "fp8_block": "fp8_e4m3_block128x128",
-    "mxfp8": "mxfp8_e4m3",
-    "int8": "int8_channel",
-    "int4": "int4_g128",
-}
-
-
-def parse_scheme(name: str) -> QuantScheme:
-    """The scheme of this name or alias; ConfigError with the nearest known ones."""
-    key = name.strip().lower()
-    key = SCHEME_ALIASES.get(key, key)
-    if key not in SCHEMES:
-        near = get_close_matches(key, [*SCHEMES, *SCHEME_ALIASES], n=4, cutoff=0.5) or list(SCHEMES)
-        raise ConfigError(f"unknown quantisation scheme {name!r}; choose for example {', '.join(near)}")
-    return SCHEMES[key]
