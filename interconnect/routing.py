@@ -11,6 +11,7 @@ import numpy as np
 
 from ..isa.errors import ConfigError
 from .distances import Distances, Place
+from .search import cheapest
 from .topology import Topology
 from .walk import POLICIES, Graph, Rule, walk
 
@@ -97,7 +98,7 @@ class Router:
         costs = self._distances.to(places) if places else np.zeros((1, self.topology.nodes))
         starts, links, lost = walk(start, goal, row, costs, self._graph, rule)
         if lost >= 0:
-            raise ConfigError(_cut(self.topology, int(start[lost]), int(goal[lost])))
+            raise ConfigError(_cut(self.topology, self._graph, int(start[lost]), int(goal[lost])))
         return Routes(starts, links, rule.stripes)
 
     def _is_next(self, here: Ints, goal: Ints) -> Ints:
@@ -192,16 +193,9 @@ def _next_by_dimension(here: Ints, goal: Ints, dims: tuple[int, ...], wraps: boo
     return after
 
 
-def _cut(topology: Topology, source: int, target: int) -> str:
-    onward: dict[int, list[int]] = {}
-    for link in topology.links:
-        if not link.down:
-            onward.setdefault(link.source, []).append(link.target)
-    near, left = {source}, [source]
-    while left:
-        reached = set(onward.get(left.pop(), ())) - near
-        near |= reached
-        left += reached
+def _cut(topology: Topology, graph: Graph, source: int, target: int) -> str:
+    ways = graph.first, graph.target[graph.leaving], graph.costs[graph.leaving]
+    near = set(np.flatnonzero(np.isfinite(cheapest(*ways, np.array([source]))[0])).tolist())
     far = set(range(topology.nodes)) - near
     down = [link.name for link in topology.links if link.down and link.source in near and link.target in far]
     broken = f" ({', '.join(down[:8])} {'is' if len(down) == 1 else 'are'} down)" if down else ""
