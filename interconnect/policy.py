@@ -15,9 +15,10 @@ class Routing(BaseModel):
     """Which of the ways between two nodes bytes take; routes never use a link that is down.
 
     `policy`, among ways of least cost: `shortest` takes the lowest link ids; `ecmp` draws at each node by a hash of
-    source, target and `seed`, as switches do; `by_destination` deals targets out in turn, as subnet managers do;
-    `dimension_order` corrects one coordinate of a mesh or torus after the other, the first one first, each the shorter
-    way round, and takes the shortest way where a link of that order is down.
+    source, target and `seed`, as switches do, unless the shares of a transfer take all its links alike: then in turn;
+    `by_destination` deals targets out in turn, as subnet managers do; `dimension_order` corrects one coordinate of a
+    mesh or torus after the other, the first one first, each the shorter way round, and takes the shortest way where a
+    link of that order is down.
     `metric`: the cost of a way is its number of links (`hops`; in a hierarchy the fewest of the outermost level, then
     of the next one inwards, and so on, so that what is near is reached by near links), or the time that a message of
     `message_bytes` takes, latencies and store-and-forward of all links added (`time`), so that routes go round slow
