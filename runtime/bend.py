@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from .report_base import BOUNDS, BoundName
+from ..emulator.span import BOUNDS, Bound
 from .report_sweep import SweepPoint
 from .terminal import digits, duration
 
-WORDS: dict[BoundName, str] = {
+WORDS: dict[Bound, str] = {
     "compute": "computing",
     "hbm": "device memory",
     "sram": "loading the cores",
@@ -46,7 +46,7 @@ def _ratio(one: float | None, other: float | None) -> float:
     return (one or 0) / (other or 1)
 
 
-def card_ps_of_a_token(point: SweepPoint) -> dict[BoundName, float]:
+def card_ps_of_a_token(point: SweepPoint) -> dict[Bound, float]:
     """Picoseconds of cards that a token takes, by what held them: critical time, on every card, over all tokens."""
     assert point.bounds is not None and point.cards and point.tokens
     return {name: getattr(point.bounds, name) * point.cards / point.tokens for name in BOUNDS}

@@ -15,6 +15,7 @@ from .prepare import Prepared
 from .report import Fits
 from .report_limits import Boundary, Broken, Held
 from .run import start_run, time_step
+from .scheduler import StepKind
 
 
 def emulate(prepared: Prepared, value: int) -> Held | Broken:
@@ -51,7 +52,7 @@ def emulate(prepared: Prepared, value: int) -> Held | Broken:
 
 def _broken(error: OutOfMemory, value: int, layout: str) -> Broken:
     assert error.card is not None, "whoever knows the card writes it in"
-    kind: Literal["prefill", "decode", "mixed"] = error.step_kind or "prefill"
+    kind: StepKind = error.step_kind or "prefill"
     return Broken(
         value=value,
         layout=layout,

@@ -179,9 +179,10 @@ class PhaseTime:
         waited = self._elapsed_ps - sum(int(bounds.sum()) for bounds in parts.values())
         if waited:
             parts[WAITING][BOUNDS.index("dependency")] += waited
+        bounds = {part: Bounds.of(held.tolist()) for part, held in parts.items()}
         found = [
-            PartReport(part=part, time_ps=(ps := int(held.sum())), share=self._share(ps), bounds=_bounds(held))
-            for part, held in parts.items()
+            PartReport(part=part, time_ps=held.total_ps, share=self._share(held.total_ps), bounds=held)
+            for part, held in bounds.items()
         ]
         return tuple(sorted(found, key=lambda part: (-part.time_ps, part.part)))
 
@@ -214,10 +215,6 @@ def _runs_of_ranks(cards: Sequence[CardColumns]) -> set[tuple[tuple[int, int], .
     for card in cards:
         by_rank[card.rank][id(card.timeline)] += 1
     return {tuple(sorted(own.items())) for own in by_rank.values()}
-
-
-def _bounds(held: Ints) -> Bounds:
-    return Bounds(**dict(zip(BOUNDS, held.tolist(), strict=True)))
 
 
 def _bytes_of(op: Op | None, work: Work) -> int:

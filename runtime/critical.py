@@ -45,7 +45,7 @@ class Critical:
         for card, rows, own_ps in self.held:
             np.add.at(total, card.bounds[rows], own_ps)
         total[DEPENDENCY] = self.elapsed_ps - int(total.sum())
-        return Bounds(**dict(zip(BOUNDS, total.tolist(), strict=True)))
+        return Bounds.of(total.tolist())
 
 
 def critical(cards: Sequence[CardColumns], start_ps: int, end_ps: int) -> Critical:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from .report_base import BOUNDS, BoundName, Bounds
+from ..emulator.span import Bound
+from .report_base import Bounds
 from .report_breakdown import InstructionReport, OverlapReport, PartReport
 from .terminal import digits, duration, percent
 
-_WORDS: dict[BoundName, str] = {
+_WORDS: dict[Bound, str] = {
     "compute": "the rate of the units",
     "hbm": "the bandwidth of device memory",
     "sram": "loading operands into the cores",
@@ -37,7 +38,7 @@ def _sentences(
     overlap: Sequence[OverlapReport],
     elapsed_ps: int,
 ) -> Iterator[str]:
-    bounds = Bounds(**{name: sum(getattr(part.bounds, name) for part in parts) for name in BOUNDS})
+    bounds = Bounds.together(part.bounds for part in parts)
     largest = bounds.largest
     if largest is None:
         return
@@ -56,7 +57,7 @@ def _sentences(
         )
 
 
-def _nearest(instructions: Sequence[InstructionReport], bound: BoundName) -> Iterator[str]:
+def _nearest(instructions: Sequence[InstructionReport], bound: Bound) -> Iterator[str]:
     """How near its ceiling the longest instruction of a bound is, where the card has one for it."""
     own = next((one for one in instructions if one.bound == bound), None)
     if own is None:

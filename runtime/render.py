@@ -214,11 +214,9 @@ def _request_cells(request: RequestReport) -> tuple[object, ...]:
 
 
 def _phases(report: Report) -> Group | None:
-    phases = ((kind, getattr(report.phases, kind)) for kind in ("prefill", "mixed", "decode"))
     rows = [
         (kind, phase.steps, duration(phase.elapsed_ps), phase.bound or NONE, shares(phase.bounds))
-        for kind, phase in phases
-        if phase is not None
+        for kind, phase in report.phases.by_kind.items()
     ]
     return (
         table("What held each phase", ("phase", "steps", "time", "<bound", "<share of critical time"), rows)

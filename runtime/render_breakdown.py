@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from rich.console import Group, RenderableType
 
+from ..emulator.span import BOUNDS
 from .report import Phases
-from .report_base import BOUNDS, Bounds
+from .report_base import Bounds
 from .report_breakdown import Breakdown
 from .terminal import NONE, bullets, digits, duration, percent, table
 
@@ -17,9 +18,8 @@ TERA = 1e12
 
 def breakdown_parts(phases: Phases) -> Iterator[RenderableType]:
     """The tables of every phase that took place."""
-    for kind in ("prefill", "mixed", "decode"):
-        phase = getattr(phases, kind)
-        if phase is not None and phase.breakdown.parts:
+    for kind, phase in phases.by_kind.items():
+        if phase.breakdown.parts:
             yield from _of_phase(kind, phase.breakdown)
 
 

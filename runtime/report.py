@@ -8,10 +8,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from ..emulator.span import Bound
 from ..interconnect.evidence import EvidenceKind
-from .report_base import BoundName, Bounds, Count, NumBytes, Part, PerSecond, Picoseconds, Seconds, StepKind
+from .report_base import Bounds, Count, NumBytes, Part, PerSecond, Picoseconds, Seconds
 from .report_breakdown import Breakdown
 from .report_experts import ExpertLoads
+from .scheduler import StepKind
 
 SCHEMA_VERSION: Literal[1] = 1
 
@@ -136,7 +138,7 @@ class StepReport(Part):
     end_ps: Picoseconds
     tokens: Count
     sequences: Count
-    bound: BoundName | None
+    bound: Bound | None
     bounds: Bounds
 
 
@@ -259,7 +261,7 @@ class PhaseReport(Part):
 
     steps: Count
     elapsed_ps: Picoseconds
-    bound: BoundName | None
+    bound: Bound | None
     bounds: Bounds
     breakdown: Breakdown = Breakdown()
 
@@ -286,6 +288,16 @@ class Phases(Part):
     prefill: PhaseReport | None = None
     decode: PhaseReport | None = None
     mixed: PhaseReport | None = None
+
+    @property
+    def by_kind(self) -> dict[StepKind, PhaseReport]:
+        """Those that took place, in the order in which a job has them."""
+        found: dict[StepKind, PhaseReport | None] = {
+            "prefill": self.prefill,
+            "mixed": self.mixed,
+            "decode": self.decode,
+        }
+        return {kind: phase for kind, phase in found.items() if phase is not None}
 
 
 class EvidenceReport(Part):
@@ -343,7 +355,7 @@ class OomReport(Part):
     card: Count
     time_ps: Picoseconds
     step: Count | None
-    step_kind: Literal["load", "prefill", "decode", "mixed"] | None
+    step_kind: StepKind | Literal["load"] | None
     instruction: str | None
     request: Count | None
     tag: str

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, get_args
+from collections.abc import Iterable, Sequence
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-BoundName = Literal["compute", "hbm", "sram", "link", "dispatch", "dependency", "host"]
-StepKind = Literal["prefill", "decode", "mixed"]
-BOUNDS: tuple[BoundName, ...] = get_args(BoundName)
+from ..emulator.span import BOUNDS, Bound
 
 Picoseconds = Annotated[int, Field(ge=0)]
 NumBytes = Annotated[int, Field(ge=0)]
@@ -36,14 +35,25 @@ class Bounds(Part):
     dependency: Picoseconds = 0
     host: Picoseconds = 0
 
+    @classmethod
+    def of(cls, held_ps: Sequence[int]) -> Bounds:
+        """From picoseconds in the order of `BOUNDS`."""
+        return cls(**dict(zip(BOUNDS, held_ps, strict=True)))
+
+    @classmethod
+    def together(cls, parts: Iterable[Bounds]) -> Bounds:
+        """All of several added up."""
+        known = list(parts)
+        return cls(**{name: sum(getattr(part, name) for part in known) for name in BOUNDS})
+
     @property
     def total_ps(self) -> int:
         """All of it."""
         return sum(getattr(self, name) for name in BOUNDS)
 
     @property
-    def largest(self) -> BoundName | None:
+    def largest(self) -> Bound | None:
         """What held most of the time (the earlier name among equals); None when there was none."""
-        held_ps: dict[BoundName, int] = {name: getattr(self, name) for name in BOUNDS}
+        held_ps: dict[Bound, int] = {name: getattr(self, name) for name in BOUNDS}
         longest = max(held_ps, key=held_ps.__getitem__)
         return longest if held_ps[longest] else None

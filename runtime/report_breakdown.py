@@ -6,7 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from .report_base import BoundName, Bounds, Count, Part, PerSecond, Picoseconds
+from ..emulator.span import Bound
+from .report_base import Bounds, Count, Part, PerSecond, Picoseconds
 
 MOST_INSTRUCTIONS = 12
 
@@ -36,7 +37,7 @@ class InstructionReport(Part):
     time_ps: Picoseconds
     share: Annotated[float, Field(ge=0)]
     mean_ps: Picoseconds
-    bound: BoundName
+    bound: Bound
     ops_per_byte: Annotated[float, Field(ge=0)] | None = None
     ops_per_s: PerSecond | None = None
     attainable_ops_per_s: PerSecond | None = None

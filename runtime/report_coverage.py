@@ -6,7 +6,8 @@ from typing import Literal
 
 from ..interconnect.evidence import EvidenceKind
 from .report import HostReport, JobDocument
-from .report_base import Count, NumBytes, Part, Picoseconds, StepKind
+from .report_base import Count, NumBytes, Part, Picoseconds
+from .scheduler import StepKind
 
 Status = Literal["native", "composed", "missing"]
 

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from .report import Fits, HostReport, JobDocument
 from .report_base import Count, NumBytes, Part, Picoseconds
+from .scheduler import StepKind
 
 
 class JobSizes(Part):
@@ -40,7 +41,7 @@ class Held(Part):
     layout: str
     card: Count
     peak_bytes: NumBytes
-    step_kind: Literal["prefill", "decode", "mixed"]
+    step_kind: StepKind
     step_ps: Picoseconds | None
     untimed: str | None = None
 
@@ -52,7 +53,7 @@ class Broken(Part):
     layout: str
     card: Count
     step: Count | None
-    step_kind: Literal["load", "prefill", "decode", "mixed"]
+    step_kind: StepKind | Literal["load"]
     request: Count | None
     tag: str
     owner: str

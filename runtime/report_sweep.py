@@ -6,8 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from ..emulator.span import Bound
 from .report import Document, HostReport
-from .report_base import BoundName, Bounds, Count, NumBytes, Part, PerSecond, Picoseconds, Seconds
+from .report_base import Bounds, Count, NumBytes, Part, PerSecond, Picoseconds, Seconds
 
 
 class SweepPoint(Part):
@@ -32,7 +33,7 @@ class SweepPoint(Part):
     tokens_per_s_per_card: PerSecond | None = None
     exposed_ps: Picoseconds | None = None
     peak_bytes: NumBytes | None = None
-    bound: BoundName | None = None
+    bound: Bound | None = None
     bounds: Bounds | None = None
 
 

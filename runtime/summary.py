@@ -43,7 +43,7 @@ from .report import (
     Totals,
     UnitUse,
 )
-from .report_base import BOUNDS, Bounds
+from .report_base import Bounds
 from .rests_on import evidence_reports, user_set
 from .stages import stage_reports
 from .watch import describe
@@ -283,7 +283,7 @@ def _phases(state: RunState, criticals: Sequence[Critical], steps: Sequence[Step
             each.append(whole.bounds)
             time.add(whole)
             overlap.add(alike_all_along([state.records[index].columns for index in stretch], plan.layout.cards))
-        bounds = Bounds(**{name: sum(getattr(held, name) for held in each) for name in BOUNDS})
+        bounds = Bounds.together(each)
         found[kind] = PhaseReport(
             steps=len(own),
             elapsed_ps=bounds.total_ps,

@@ -13,8 +13,7 @@ from .job import Job
 from .layout import AXES
 from .prepare import checkpoint_of
 from .report import HostReport, Report
-from .report_base import BOUNDS, Bounds
-from .report_breakdown import Breakdown
+from .report_base import Bounds
 from .report_sweep import SweepPoint, SweepReport
 from .run import run_job
 
@@ -114,7 +113,8 @@ def _point(value: int, report: Report) -> SweepPoint:
         why = f"out of memory on card {oom.card} {step}: {oom.missing_bytes:,} B more would hold {oom.tag}"
         return SweepPoint(**common, status="oom", reason=why, peak_bytes=peak_bytes)
     totals, tokens = report.totals, sum(step.tokens for step in report.steps)
-    bounds = _all_phases(report)
+    phases = report.phases.by_kind.values()
+    bounds = Bounds.together(phase.bounds for phase in phases)
     rate = tokens * PS_PER_S / totals.elapsed_ps if totals.elapsed_ps else None
     return SweepPoint(
         **common,
@@ -126,7 +126,7 @@ def _point(value: int, report: Report) -> SweepPoint:
         tokens=tokens,
         tokens_per_s=rate,
         tokens_per_s_per_card=None if rate is None else rate / cards,
-        exposed_ps=sum(row.exposed_ps for found in _breakdowns(report) for row in found.overlap),
+        exposed_ps=sum(row.exposed_ps for phase in phases for row in phase.breakdown.overlap),
         peak_bytes=peak_bytes,
         bound=bounds.largest,
         bounds=bounds,
@@ -137,13 +137,3 @@ def layout_text(report: Report) -> str:
     """The degrees of a report's layout that are above 1."""
     axes = [axis for axis in AXES if axis != "etp" and getattr(report.layout, axis) > 1]
     return " ".join(f"{axis}={getattr(report.layout, axis)}" for axis in axes) or "one card"
-
-
-def _breakdowns(report: Report) -> list[Breakdown]:
-    phases = (report.phases.prefill, report.phases.mixed, report.phases.decode)
-    return [phase.breakdown for phase in phases if phase is not None]
-
-
-def _all_phases(report: Report) -> Bounds:
-    phases = [phase for phase in (report.phases.prefill, report.phases.mixed, report.phases.decode) if phase]
-    return Bounds(**{name: sum(getattr(phase.bounds, name) for phase in phases) for name in BOUNDS})

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from test_report import shown
 
+from siltwin.emulator.span import BOUNDS
 from siltwin.emulator.span_columns import CardColumns
 from siltwin.emulator.spec import load_card
 from siltwin.isa.dtype import BF16, DTYPES
@@ -20,7 +21,7 @@ from siltwin.isa.work import GroupedShape, MatmulShape, Unit, Work
 from siltwin.runtime.job import Job
 from siltwin.runtime.limiting import limits
 from siltwin.runtime.overlap import Overlap
-from siltwin.runtime.report_base import BOUNDS, Bounds
+from siltwin.runtime.report_base import Bounds
 from siltwin.runtime.report_breakdown import PartReport
 from siltwin.runtime.roofline import ceiling, peak_ops_per_s
 from siltwin.runtime.run import RunResult, run_job

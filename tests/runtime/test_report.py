@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from siltwin.emulator.span import BOUNDS
 from siltwin.emulator.spec import load_card
 from siltwin.runtime.catalogue import card_detail, cards_report, models_report
 from siltwin.runtime.progress import DelayedProgress
@@ -20,7 +21,7 @@ from siltwin.runtime.render_limits import print_limits
 from siltwin.runtime.render_lists import print_card, print_cards, print_models
 from siltwin.runtime.report import CardReport, Report
 from siltwin.runtime.report_align import AlignReport, LayerDrift
-from siltwin.runtime.report_base import BOUNDS, Bounds
+from siltwin.runtime.report_base import Bounds
 from siltwin.runtime.report_limits import LimitsReport
 from siltwin.runtime.schemas import DOCUMENTS, schema_of
 from siltwin.runtime.terminal import console_for, digits, duration, exact_size, plain, ranges, seconds, size
