@@ -17,7 +17,8 @@ from .isa.errors import ConfigError, SiltwinError
 
 if TYPE_CHECKING:
     from .runtime.job import Job
-    from .runtime.report import Document, Report
+    from .runtime.report import Report
+    from .runtime.report_document import Document
 
 OUR_BUG, USER_ERROR, OUT_OF_MEMORY, NOT_ALIGNED, GATE_FAILED, INTERRUPTED, BROKEN_PIPE = 1, 2, 3, 4, 5, 130, 141
 STDOUT = "-"

@@ -23,8 +23,9 @@ from .judging import Judged, Sides, choice_hints, hints, judge, with_rounding
 from .prepare import Prepared, prepare
 from .quantised_weights import DEQUANTISED
 from .reference import Reference, open_reference, routers_in
-from .report import HostReport, OutOfRange
+from .report import OutOfRange
 from .report_align import AlignReport, Bucket, ExtremeCase, SideReport, TextReport, Verdict
+from .report_document import HostReport
 from .scheduler import Request
 from .summary import NOT_MODELLED, card_part, cluster_part, layout_part, model_part
 from .texts import perplexity

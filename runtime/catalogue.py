@@ -16,8 +16,8 @@ from ..models.checkpoint import open_checkpoint, open_config
 from ..models.config import read_config
 from ..models.facts import ModelFacts, describe
 from ..models.shelf import ShelfEntry, list_models
-from .report import Document
 from .report_base import Part
+from .report_document import Document
 
 
 class CardSummary(Part):

@@ -26,8 +26,8 @@ from .lowering.passes.window import DEFAULT_FUSIONS
 from .operators import Site, block_kinds, cost_alone, hbm_bytes, plus, sites
 from .plan import JobPlan, Variant
 from .prepare import Prepared, prepare
-from .report import HostReport
 from .report_coverage import Cost, CoverageReport, FusionPart, OperatorPart, Saving, StatedStep, StepCost
+from .report_document import HostReport
 from .rests_on import refuse_weak
 from .run import start_run, time_step
 from .scheduler import Step

@@ -16,7 +16,7 @@ from .job import Job
 from .layout_search import Search, best_of, family_of
 from .plan import GRANULE_BYTES, JobPlan
 from .prepare import Prepared, card_of, checkpoint_of, prepare
-from .report import HostReport
+from .report_document import HostReport
 from .report_limits import CardNeed, JobSizes, LayoutSearch, LimitsReport
 from .rests_on import refuse_weak
 from .summary import NOT_MODELLED, card_part, cluster_part, evidence_of, layout_part, model_part

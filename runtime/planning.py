@@ -13,7 +13,7 @@ from .job import Job
 from .limits import sizes_of, with_sequences
 from .plan import JobPlan
 from .prepare import prepare
-from .report import HostReport
+from .report_document import HostReport
 from .report_plan import CardBudget, PlanReport
 from .summary import NOT_MODELLED, card_part, cluster_part, layout_part, model_part
 

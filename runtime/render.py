@@ -10,18 +10,8 @@ from rich.text import Text
 
 from .render_breakdown import breakdown_parts, shares
 from .render_experts import expert_lines
-from .report import (
-    AlertReport,
-    CardReport,
-    Fits,
-    JobDocument,
-    KvUse,
-    LatentReport,
-    OomReport,
-    PassReport,
-    Report,
-    RequestReport,
-)
+from .report import AlertReport, CardReport, Fits, KvUse, LatentReport, OomReport, PassReport, Report, RequestReport
+from .report_document import JobDocument
 from .terminal import (
     NONE,
     bullets,

@@ -7,8 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from .report import HostReport, JobDocument, OutOfRange
+from .report import OutOfRange
 from .report_base import Count, Part
+from .report_document import HostReport, JobDocument
 
 
 def _null_unless_finite(value: object) -> object:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from ..interconnect.evidence import EvidenceKind
-from .report import HostReport, JobDocument
 from .report_base import Count, NumBytes, Part, Picoseconds
+from .report_document import HostReport, JobDocument
 from .scheduler import StepKind
 
 Status = Literal["native", "composed", "missing"]

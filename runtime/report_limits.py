@@ -6,8 +6,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from .report import Fits, HostReport, JobDocument
+from .report import Fits
 from .report_base import Count, NumBytes, Part, Picoseconds
+from .report_document import HostReport, JobDocument
 from .scheduler import StepKind
 
 

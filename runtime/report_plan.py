@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from .report import HostReport, JobDocument
 from .report_base import Count, NumBytes, Part
+from .report_document import HostReport, JobDocument
 from .report_limits import Growth, Help, JobSizes
 
 

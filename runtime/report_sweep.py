@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ..emulator.span import Bound
-from .report import Document, HostReport
 from .report_base import Bounds, Count, NumBytes, Part, PerSecond, Picoseconds, Seconds
+from .report_document import Document, HostReport
 
 
 class SweepPoint(Part):

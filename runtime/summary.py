@@ -25,15 +25,10 @@ from .overlap import Overlap
 from .plan import JobPlan
 from .prepare import Prepared
 from .report import (
-    CardPart,
     CardReport,
-    ClusterPart,
     EvidenceReport,
-    HostReport,
     KvUse,
-    LayoutPart,
     LiveAllocation,
-    ModelPart,
     OomReport,
     PhaseReport,
     Phases,
@@ -44,6 +39,7 @@ from .report import (
     UnitUse,
 )
 from .report_base import Bounds
+from .report_document import CardPart, ClusterPart, HostReport, LayoutPart, ModelPart
 from .rests_on import evidence_reports, user_set
 from .stages import stage_reports
 from .watch import describe

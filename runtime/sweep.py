@@ -12,8 +12,9 @@ from .bend import why_it_bends
 from .job import Job
 from .layout import AXES
 from .prepare import checkpoint_of
-from .report import HostReport, Report
+from .report import Report
 from .report_base import Bounds
+from .report_document import HostReport
 from .report_sweep import SweepPoint, SweepReport
 from .run import run_job
 

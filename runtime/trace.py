@@ -11,7 +11,8 @@ import numpy as np
 
 from ..emulator.span import BOUNDS
 from ..emulator.span_columns import CardColumns
-from .report import Report, StepReport, siltwin_version
+from .report import Report, StepReport
+from .report_document import siltwin_version
 from .terminal import ranges
 
 Event = dict[str, Any]

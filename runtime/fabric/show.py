@@ -11,8 +11,8 @@ from ...interconnect.evidence import EvidenceKind, Quantity
 from ...interconnect.measures import bisections, diameter, link_kinds
 from ...interconnect.routing import route
 from ...interconnect.topology import Topology
-from ..report import Document
 from ..report_base import Part
+from ..report_document import Document
 from .text_drawing import text_drawing
 
 MOST_EXAMPLES = 4

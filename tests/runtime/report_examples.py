@@ -3,17 +3,12 @@
 from typing import Any
 
 from siltwin.runtime.report import (
-    CardPart,
     CardReport,
-    ClusterPart,
     CollectiveReport,
     EvidenceReport,
     Fits,
-    HostReport,
-    LayoutPart,
     LinkReport,
     LiveAllocation,
-    ModelPart,
     OomReport,
     PhaseReport,
     Phases,
@@ -25,6 +20,7 @@ from siltwin.runtime.report import (
 )
 from siltwin.runtime.report_align import AlignReport, LayerDrift, LogitsDrift
 from siltwin.runtime.report_base import Bounds
+from siltwin.runtime.report_document import CardPart, ClusterPart, HostReport, LayoutPart, ModelPart
 from siltwin.runtime.report_limits import CardNeed, JobSizes, LimitsReport
 
 MIB, GIB = 2**20, 2**30
