@@ -6,21 +6,20 @@ import contextlib
 import json
 import os
 import sys
-import traceback
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from .cli_align import align_options, taken
-from .isa.errors import ConfigError, SiltwinError
+from .cli_exits import GATE_FAILED, NOT_ALIGNED, OUT_OF_MEMORY, USER_ERROR, Siltwin
+from .cli_job import given_of, job_of, job_options
+from .isa.errors import ConfigError
 
 if TYPE_CHECKING:
-    from .runtime.job import Job
     from .runtime.report import Report
     from .runtime.report_document import Document
 
-OUR_BUG, USER_ERROR, OUT_OF_MEMORY, NOT_ALIGNED, GATE_FAILED, INTERRUPTED, BROKEN_PIPE = 1, 2, 3, 4, 5, 130, 141
 STDOUT = "-"
 SCHEMAS = (
     "report",
@@ -36,58 +35,6 @@ SCHEMAS = (
     "clusters",
     "cluster",
 )
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-class Siltwin(click.Group):
-    """The group of commands, and the one place where errors become exit codes."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run a command: users' errors in one line on stderr, our own as a short message with exit code 1."""
-        try:
-            result = super().invoke(ctx)
-            sys.stdout.flush()
-            return result
-        except (click.ClickException, click.exceptions.Exit, click.Abort):
-            raise
-        except SiltwinError as error:
-            _fail(f"error: {error}", error.exit_code)
-        except KeyboardInterrupt:
-            _fail("interrupted", INTERRUPTED)
-        except BrokenPipeError:
-            _leave_broken_pipe()
-        except OSError as error:  # the system's refusal, such as a full disk behind stdout, is no bug of ours
-            _leave_stdout()
-            _fail(f"error: {error.strerror or error}" + (f": {error.filename}" if error.filename else ""), USER_ERROR)
-        except MemoryError:
-            _fail("error: this machine has not enough memory of its own for that; try --no-payload", USER_ERROR)
-        except Exception as error:
-            _fail(
-                f"internal error: {type(error).__name__}: {error}\n"
-                "This is a bug in siltwin. Run again with SILTWIN_DEBUG=1 for the traceback, and report both.",
-                OUR_BUG,
-            )
-
-
-def _fail(message: str, exit_code: int) -> NoReturn:
-    from .runtime.terminal import plain
-
-    if os.environ.get("SILTWIN_DEBUG") == "1":
-        traceback.print_exc()
-    click.echo(plain(message), err=True)
-    raise click.exceptions.Exit(exit_code)
-
-
-def _leave_broken_pipe() -> NoReturn:
-    """Who read us has gone: say nothing."""
-    _leave_stdout()
-    raise click.exceptions.Exit(BROKEN_PIPE)
-
-
-def _leave_stdout() -> None:
-    """Nobody takes what we print any more: do not try again when the interpreter flushes stdout at its end."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -103,81 +50,7 @@ def cli() -> None:
     """
 
 
-JOB_OPTIONS: tuple[Callable[[F], F], ...] = (
-    click.argument("model"),
-    click.option("--scale", is_flag=True, help="A small model of MODEL's architecture, with random weights."),
-    click.option("--card", metavar="NAME|FILE", help="The card (default: ascend-910b2); see `siltwin cards`."),
-    click.option("--cluster", metavar="NAME|FILE", help="How cards are joined (default: the card's usual node)."),
-    click.option("--layout", metavar="tp=N,pp=N,dp=N,cp=N,ep=N", help="The mesh of cards (default: one card)."),
-    click.option("--placement", metavar="pp,tp|packed|0,1,..", help="Cards of ranks (default: tp within a node)."),
-    click.option("--dtype", metavar="DTYPE", help="Weights and activations: float32, bfloat16, float16 (or fp32 ...)."),
-    click.option("--kv-dtype", metavar="DTYPE", help="The KV cache: floats, fp8 or int8 (default: bfloat16)."),
-    click.option("--kv-scales", metavar="tensor|head", help="Of an fp8 or int8 KV cache (default: tensor for fp8)."),
-    click.option(
-        "--offload", metavar="experts=SHARE,kv=SHARE", help="Layers whose experts or caches are in host memory."
-    ),
-    click.option("--kv-policy", metavar="NAME", help="Reserve it paged (the default), preallocated or virtual."),
-    click.option("--kv-granule", metavar="SIZE", help="What --kv-policy virtual maps at a time (default: 2MiB)."),
-    click.option("--kv-pages", type=click.Choice(["unified", "ideal"]), help="Ideal: windows free pages they left."),
-    click.option(
-        "--weights",
-        metavar="FORMAT",
-        help="Held as int8, int4, fp8, mxfp8, mxfp4, nvfp4, as-stored, dequantised.",
-    ),
-    click.option("--group", type=int, metavar="N", help="Weights that share a scale of --weights (int4: 128, 32)."),
-    click.option(
-        "--fuse", metavar="NAME,..|all", help="Fusions, as `siltwin coverage` lists them (default: dequantise-matmul)."
-    ),
-    click.option("--activations", metavar="FORMAT", help="Multiply codes: int8 or fp8 inputs by weights of the same."),
-    click.option("--calibrate", metavar="FILE|N", help="One scale for inputs, from a file or N random tokens."),
-    click.option("--prompt", "prompts", multiple=True, metavar="TEXT", help="A prompt; repeat it for a batch."),
-    click.option("--prompt-ids", metavar="FILE.json", help="Prompts as token ids: a list of lists of integers."),
-    click.option("--raw-prompt", is_flag=True, help="Do not put prompts into the model's chat template."),
-    click.option("--max-new-tokens", type=int, metavar="N", help="The most tokens to generate for each prompt."),
-    click.option("--ignore-eos", is_flag=True, help="Generate on when the model would stop."),
-    click.option("--temperature", type=float, metavar="T", help="0 (the default) picks the likeliest token."),
-    click.option("--top-k", type=int, metavar="K", help="Sample among the K likeliest tokens (0: all)."),
-    click.option("--top-p", type=float, metavar="P", help="Sample among the likeliest tokens that hold P together."),
-    click.option("--seed", type=int, metavar="S", help="Of sampling, seeded ids and random weights (default: 0)."),
-    click.option("--batch", type=int, metavar="N", help="N sequences of which only sizes matter, in place of prompts."),
-    click.option("--input-len", type=int, metavar="N", help="New prompt tokens of each (0 if something is cached)."),
-    click.option("--output-len", type=int, metavar="N", help="Decode steps of each."),
-    click.option("--cached-len", type=int, metavar="N", help="Tokens already in the KV cache of each."),
-    click.option("--cp-prefill", metavar="ring|allgather", help="How prompts reach a context over cp (default: ring)."),
-    click.option("--mla", metavar="absorbed|expanded|auto", help="Products of latent attention (default: the fewer)."),
-    click.option("--mla-piece-tokens", type=int, metavar="N", help="Cached tokens expanded at a time (65536)."),
-    click.option("--chunk-tokens", type=int, metavar="N", help="The most prompt tokens a step (default: no bound)."),
-    click.option("--sequence-parallel", is_flag=True, help="Norms and residual stream on shares of the tokens."),
-    click.option("--overlap", is_flag=True, help="Steps in two halves, one beside the other's exchanges."),
-    click.option("--redundant-experts", type=int, metavar="N", default=0, help="Slots for copies of loaded experts."),
-    click.option("--expert-loads", metavar="FILE.json", help="Loads by which experts are copied, or a saved routing."),
-    click.option("--expert-room", metavar="N|full", help="Rows that may arrive at a card, over an even share."),
-    click.option(
-        "--routing", metavar="even|zipf:A|..", help="Without numbers: even, multinomial, zipf:A, recorded:FILE."
-    ),
-    click.option("--micro-batches", type=int, metavar="N", default=1, help="Steps in flight at once (default: 1)."),
-    click.option(
-        "--engine",
-        type=click.Choice(["simpy", "compiled"]),
-        help="The calendar (default: simpy, without numbers compiled).",
-    ),
-    click.option("--fold/--no-fold", default=True, help="Simulate equal cards once (default), or all."),
-    click.option("--steady/--no-steady", default=True, help="Take over equal steps (default), or run all."),
-    click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a number of the card."),
-    click.option(
-        "--strict",
-        is_flag=True,
-        help="Exit 5 instead of times or bytes that rest on assumed numbers or lie outside what was calibrated.",
-    ),
-)
 JSON_OPTION = click.option("--json", "json_to", metavar="FILE|-", help="Write the report as JSON; - is stdout.")
-
-
-def job_options(command: F) -> F:
-    """The model and everything that says what it is asked, shared by run, align, limits, plan and coverage."""
-    for option in reversed(JOB_OPTIONS):
-        command = option(command)
-    return command
 
 
 @cli.command()
@@ -214,7 +87,7 @@ def run(
             )
         _sweep(sweep, json_to, payload=not no_payload, **asked)
         return
-    job = _job(payload=not no_payload, logits=logits_to is not None, **asked)
+    job = job_of(payload=not no_payload, logits=logits_to is not None, **asked)
     check_outputs(json_to, trace_to, logits_to, routing_to)
     from .runtime.progress import DelayedProgress
     from .runtime.recorded import write_routing
@@ -245,7 +118,7 @@ def _sweep(text: str, json_to: str | None, **asked: Any) -> None:
     from .runtime.sweep import parse_sweep, run_sweep
 
     swept = parse_sweep(text)
-    job = _job(**swept.first(asked))
+    job = job_of(**swept.first(asked))
     check_outputs(json_to)
     with DelayedProgress(sys.stderr, "reading the model") as progress:
         report = run_sweep(job, swept, progress)
@@ -265,7 +138,7 @@ def align(json_to: str | None, **asked: Any) -> None:
     from .runtime.files import check_outputs
 
     ask = AlignAsk(**taken(asked))
-    job = _job(**asked)
+    job = job_of(**asked)
     check_outputs(json_to)
     from .runtime.align import align as align_job
     from .runtime.progress import DelayedProgress
@@ -286,7 +159,7 @@ def limits(json_to: str | None, **asked: Any) -> None:
     """Find where MODEL stops to fit, and what would help: batch, context, cards; --layout best seeks the layout."""
     from .runtime.files import check_outputs
 
-    job = _job(payload=False, **asked)
+    job = job_of(payload=False, **asked)
     check_outputs(json_to)
     from .runtime.limits import find_limits
     from .runtime.progress import DelayedProgress
@@ -308,7 +181,7 @@ def plan(json_to: str | None, helps: bool, **asked: Any) -> None:
     """Budget MODEL's memory before anything runs: every formula with its numbers, by kind of card, an estimate."""
     from .runtime.files import check_outputs
 
-    job = _job(payload=False, **asked)
+    job = job_of(payload=False, **asked)
     check_outputs(json_to)
     from .runtime.planning import plan_job
     from .runtime.progress import DelayedProgress
@@ -326,7 +199,7 @@ def coverage(json_to: str | None, **asked: Any) -> None:
     """Tell how the card runs each operator of MODEL: native, composed, or missing (exit code 5); what fusions save."""
     from .runtime.files import check_outputs
 
-    job = _job(payload=False, **asked)
+    job = job_of(payload=False, **asked)
     check_outputs(json_to)
     from .runtime.coverage import cover
     from .runtime.progress import DelayedProgress
@@ -423,7 +296,7 @@ def bench(json_to: str | None, plot_to: str | None, **asked: Any) -> None:
     check_outputs(json_to, plot_to)
     check_picture(plot_to)
     with DelayedProgress(sys.stderr, "emulating") as progress:
-        report = run_bench(Ask(**_given(asked)), progress)
+        report = run_bench(Ask(**given_of(asked)), progress)
     if plot_to is not None:
         plot_bench(report, plot_to)
     _show(report, print_bench, json_to)
@@ -446,7 +319,7 @@ def tune(output: str | None, **asked: Any) -> None:
 
     check_outputs(None, output)
     with DelayedProgress(sys.stderr, "emulating") as progress:
-        report = tune_cluster(output=output, progress=progress, **_given(asked))
+        report = tune_cluster(output=output, progress=progress, **given_of(asked))
     print_tune(report, console_for(sys.stdout))
 
 
@@ -488,29 +361,6 @@ def schema(kind: str) -> None:
     from .runtime.schemas import schema_of
 
     click.echo(json.dumps(schema_of(kind), indent=1))
-
-
-def _job(prompt_ids: str | None, overrides: Sequence[str], **asked: Any) -> Job:
-    """The Job that the options ask for; what was not given keeps the Job's own default."""
-    from .runtime.files import read_prompt_ids
-    from .runtime.job import Job
-
-    given = _given(asked)
-    if prompt_ids is not None:
-        given["prompt_ids"] = read_prompt_ids(prompt_ids)
-    return Job(**given, overrides=tuple(_override(text) for text in overrides))
-
-
-def _given(asked: dict[str, Any]) -> dict[str, Any]:
-    """The options that were given; what was not keeps its own default."""
-    return {name: value for name, value in asked.items() if value is not None}
-
-
-def _override(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip() or not value.strip():
-        raise ConfigError(f"--set {text!r} is not key=value; write it as --set hbm.bandwidth_bytes_per_s=3.2e12")
-    return key.strip(), value.strip()
 
 
 def _show(report: Any, print_text: Callable[[Any, Any], None], json_to: str | None) -> None:
