@@ -87,7 +87,8 @@ def run(
             )
         _sweep(sweep, json_to, payload=not no_payload, **asked)
         return
-    job = job_of(payload=not no_payload, logits=logits_to is not None, **asked)
+    saves = routing_to is not None
+    job = job_of(payload=not no_payload, logits=logits_to is not None, save_routing=saves, **asked)
     check_outputs(json_to, trace_to, logits_to, routing_to)
     from .runtime.progress import DelayedProgress
     from .runtime.recorded import write_routing

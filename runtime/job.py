@@ -33,9 +33,9 @@ class Job:
     size, of virtual's mappings), and `compare_kv` asks for a table of all; `alerts` are thresholds such as memory=0.9.
     `offload` keeps a share of the expert layers, or of the layers' caches, in host memory.
     `redundant_experts` slots hold copies of the experts that `expert_loads`, a JSON file, says are chosen most.
-    `routing` says what experts get without
-    the payload, and `expert_room` how many times an even share of rows may arrive at a card. `mla` is how latent
-    attention takes its products, in pieces of `mla_piece_tokens` cached tokens where it expands them.
+    `routing` says what experts get without the payload, `save_routing` that somebody wants to know what they got, and
+    `expert_room` how many times an even share of rows may arrive at a card. `mla` is how latent attention takes its
+    products, in pieces of `mla_piece_tokens` cached tokens where it expands them.
     """
 
     model: str
@@ -81,6 +81,7 @@ class Job:
     expert_loads: str | None = None
     expert_room: str | None = None
     routing: str | None = None
+    save_routing: bool = False
     engine: Engine | None = None
     fold: bool = True
     steady: bool = True

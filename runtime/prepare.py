@@ -38,6 +38,7 @@ from .quantised_weights import activations_of, holding_of, weights_warnings
 from .recorded import routing_of
 from .replicas import placements_of, read_loads
 from .rests_on import settings_without_effect, user_set
+from .routing import has_experts
 from .scheduler import Request
 
 DEFAULT_NEW_TOKENS = 128
@@ -92,6 +93,8 @@ def prepare(job: Job, *, any_dtype: bool = False, checkpoint: Checkpoint | None 
     checkpoint = checkpoint or checkpoint_of(job)
     given = load_cluster(job.cluster) if job.cluster is not None else None
     check_layout(layout, checkpoint.graph, given.cards if given else None)
+    if job.save_routing and not has_experts(checkpoint.graph):
+        raise ConfigError(f"--save-routing: {checkpoint.graph.name} has no experts; leave it out")
     if job.kv_pages == "ideal" and job.compare_kv:
         raise NotYetError("--compare-kv of --kv-pages ideal comes with a later version; leave one of them out")
     if job.kv_pages == "ideal" and layout.cp > 1:

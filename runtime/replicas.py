@@ -86,6 +86,8 @@ def read_loads(path: str, graph: Graph) -> dict[int, Sequence[float]]:
                 f"--expert-loads {path!r}: layer {name} has {len(loads)} loads for {counts[index]} experts"
             )
         found[index] = loads
+    if not found:
+        raise ConfigError(f"--expert-loads {path!r} names no layer; give a list, or lists by layer index")
     return found
 
 

@@ -137,6 +137,7 @@ def test_the_most_loaded_are_copied_and_packed_to_balance() -> None:
         ('{"9": [1]}', "'9' is no layer with experts"),
         ('{"0": [1, 2, 3, 4, 5, 6, -7]}', "must be a list of numbers, 0 or more"),
         ("7", "give a list, or lists by layer index"),
+        ("{}", "names no layer"),
         ("{", "not valid JSON"),
         ("[" * 100_000, "not valid JSON"),
     ],

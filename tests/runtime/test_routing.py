@@ -277,6 +277,23 @@ def test_routing_is_for_models_with_experts_and_runs_without_numbers(path: Path,
         prepare(job(dense, "tp=1", payload=False, routing="multinomial"))
 
 
+def test_a_routing_that_cannot_be_saved_is_refused_before_the_run_and_never_hides_an_out_of_memory(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "routing.json"
+    words = ["--no-payload", "--batch", "1", "--input-len", "8", "--output-len", "1", "--save-routing", str(file)]
+    tiny = ["--set", "hbm.capacity_bytes=64KiB", "--set", "hbm.reserved_bytes=0"]
+    out = CliRunner().invoke(cli, ["run", str(path), *words, *tiny])
+    assert out.exit_code == 3 and "OUT OF MEMORY" in out.output and not file.exists()
+
+    def never(*_: object) -> None:
+        raise AssertionError("it ran")
+
+    monkeypatch.setattr("siltwin.runtime.run._run", never)
+    result = CliRunner().invoke(cli, ["run", "Llama-3.1-405B", "--scale", *words])
+    assert result.exit_code == 2 and "has no experts; leave it out" in result.output
+
+
 MODEL = {"model": "mixtral-0"}
 
 
