@@ -10,7 +10,8 @@ from rich.text import Text
 
 from .render_breakdown import breakdown_parts, shares
 from .render_experts import expert_lines
-from .report import AlertReport, CardReport, Fits, KvUse, LatentReport, OomReport, PassReport, Report, RequestReport
+from .render_oom import oom_parts
+from .report import AlertReport, CardReport, KvUse, LatentReport, PassReport, Report, RequestReport
 from .report_document import JobDocument
 from .terminal import (
     NONE,
@@ -18,7 +19,6 @@ from .terminal import (
     byte_unit,
     digits,
     duration,
-    exact_size,
     in_unit,
     number,
     percent,
@@ -29,7 +29,6 @@ from .terminal import (
     table,
 )
 
-NONE_FITS = "none fits"
 MOST_TAG_COLUMNS = 7
 LEAST_TAG_SHARE = 1e-4  # of all bytes; smaller tags are shown together
 MOST_REQUESTS_LISTED = 16
@@ -59,10 +58,11 @@ def report_parts(report: Report) -> Iterator[RenderableType]:
     if report.oom:
         yield ""
         yield from oom_parts(report.oom)
-    yield from _tables(report, (_figures, _requests, _phases))
-    if not report.payload:
-        yield from breakdown_parts(report.phases)
-    yield from _tables(report, (_stages, _units, _communication, _busiest_links))
+    if report.steps:  # else memory ran out before time began
+        yield from _tables(report, (_figures, _requests, _phases))
+        if not report.payload:
+            yield from breakdown_parts(report.phases)
+        yield from _tables(report, (_stages, _units, _communication, _busiest_links))
     if report.expert_loads is not None:
         yield ""
         yield from expert_lines(report.expert_loads)
@@ -321,53 +321,12 @@ def kv_table(uses: Iterable[KvUse]) -> Group:
     return table("The KV cache by each policy: reserved at the peak, unused then and on average", columns, rows)
 
 
-def oom_parts(oom: OomReport) -> Iterator[RenderableType]:
-    """What an out-of-memory ran into, and what would fit."""
-    where = f"card {oom.card}"
-    where += f", step {oom.step}" if oom.step is not None else ""
-    where += f" ({oom.step_kind})" if oom.step_kind else ""
-    where += f", request {oom.request}" if oom.request is not None else ""
-    yield Text(f"OUT OF MEMORY: {where}, at {duration(oom.time_ps)}", style="bold red")
-    asked, missing = exact_size(oom.requested_bytes), exact_size(oom.missing_bytes)
-    yield Text(plain(f"{oom.owner} asked for {asked} of {oom.tag}; {missing} more would hold it."))
-    if oom.instruction:
-        yield Text(plain(f"Instruction: {oom.instruction}"))
-    yield Text(
-        f"Capacity {size(oom.capacity_bytes)}, reserved {size(oom.reserved_bytes)}, free {exact_size(oom.free_bytes)}, "
-        f"largest hole {exact_size(oom.largest_hole_bytes)}."
-    )
-    held = sorted(oom.by_tag.items(), key=lambda entry: -entry[1])
-    yield ""
-    yield table(
-        "Live bytes by tag",
-        ("tag", "bytes", "of capacity"),
-        [(tag, exact_size(b), percent(b, oom.capacity_bytes)) for tag, b in held],
-    )
-    yield ""
-    rows = [
-        (live.owner, live.tag, exact_size(live.num_bytes), duration(live.allocated_ps)) for live in oom.largest_live
-    ]
-    yield table("Largest live allocations", ("owner", "<tag", "bytes", "since"), rows)
-    yield ""
-    yield fits_table(oom.fits)
-
-
-def fits_table(fits: Fits) -> Group:
-    """What would fit; each row changes one thing of the job and leaves the rest."""
-    rows = [
-        ("largest batch", f"{fits.largest_batch:,} sequences" if fits.largest_batch else NONE_FITS),
-        ("largest context", f"{fits.largest_context:,} tokens a sequence" if fits.largest_context else NONE_FITS),
-        ("smallest HBM a card", exact_size(fits.smallest_hbm_bytes) if fits.smallest_hbm_bytes else NONE_FITS),
-        ("smallest tp", str(fits.smallest_tp) if fits.smallest_tp else NONE_FITS),
-    ]
-    return table("What would fit", ("changing only", "<to"), rows)
-
-
 def _closing(report: Report) -> Iterator[RenderableType]:
     if report.warnings:
         yield ""
         yield from bullets("Warnings", report.warnings, "yellow")
-    said = [f"{item.figure}: {item.weakest}{_listed(item.assumed)}" for item in report.evidence]
+    shown = [item for item in report.evidence if report.steps or item.figure == "memory"]
+    said = [f"{item.figure}: {item.weakest}{_listed(item.assumed)}" for item in shown]
     if said:
         yield ""
         yield from bullets("What the figures rest on (weakest evidence)", said)

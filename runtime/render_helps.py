@@ -1,13 +1,21 @@
-"""What a job's memory grows by, and what would help it, as text on a terminal."""
+"""What plans and limits tell alike, as text on a terminal: the job's sizes, what it grows by, and what would help."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from rich.console import RenderableType
+from rich.text import Text
 
-from .report_limits import Growth, Help
+from .report_limits import Growth, Help, JobSizes
 from .terminal import bullets, size, table
+
+
+def sizes_line(job: JobSizes, verdict: str) -> Text:
+    """What was asked, and whether that fits."""
+    cached = f"{job.cached_tokens:,} cached, " if job.cached_tokens else ""
+    tokens = f"{job.prompt_tokens:,} prompt and {job.output_tokens:,} output tokens"
+    return Text(f"{job.batch:,} sequences of {cached}{tokens}: {verdict}")
 
 
 def help_parts(growth: Sequence[Growth], helps: Sequence[Help]) -> Iterator[RenderableType]:

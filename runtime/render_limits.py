@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from .render import NONE_FITS, fits_table, job_line
-from .render_helps import help_parts
+from .render import job_line
+from .render_helps import help_parts, sizes_line
+from .render_oom import NONE_FITS, fits_table
 from .report_limits import Boundary, Broken, Held, LayoutSearch, LimitsReport
 from .terminal import NONE, bullets, digits, duration, exact_size, percent, ranges, size, table
 
@@ -22,13 +23,8 @@ def print_limits(report: LimitsReport, console: Console) -> None:
 
 
 def _limits_parts(report: LimitsReport) -> Iterator[RenderableType]:
-    job = report.job
     yield job_line(report)
-    cached = f"{job.cached_tokens:,} cached, " if job.cached_tokens else ""
-    yield Text(
-        f"{job.batch:,} sequences of {cached}{job.prompt_tokens:,} prompt and {job.output_tokens:,} output tokens: "
-        + ("fits." if report.fits_as_asked else "does NOT fit.")
-    )
+    yield sizes_line(report.job, "fits." if report.fits_as_asked else "does NOT fit.")
     if report.within is not None:
         yield Text(f"Within {percent(report.within, 1)} of a card's memory, which stands below as its capacity.")
     yield from bullets("Not modelled", report.not_modelled, "dim")

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from .render import NONE_FITS, job_line
-from .render_helps import help_parts
+from .render import job_line
+from .render_helps import help_parts, sizes_line
+from .render_oom import NONE_FITS
 from .report_plan import CardBudget, PlanReport
 from .terminal import bullets, digits, exact_size, percent, ranges, size, table
 
@@ -20,13 +21,8 @@ def print_plan(report: PlanReport, console: Console) -> None:
 
 
 def _parts(report: PlanReport) -> Iterator[RenderableType]:
-    job = report.job
     yield job_line(report)
-    cached = f"{job.cached_tokens:,} cached, " if job.cached_tokens else ""
-    yield Text(
-        f"{job.batch:,} sequences of {cached}{job.prompt_tokens:,} prompt and {job.output_tokens:,} output tokens: "
-        + ("fits, by estimate." if report.fits else "does NOT fit, by estimate.")
-    )
+    yield sizes_line(report.job, "fits, by estimate." if report.fits else "does NOT fit, by estimate.")
     for card in report.cards:
         yield ""
         yield _budget(card)

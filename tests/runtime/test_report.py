@@ -201,7 +201,10 @@ def test_an_oom_tells_where_what_and_what_would_fit() -> None:
     assert row_of(text, "smallest HBM") == "smallest HBM a card 71,940,702,208 B (67 GiB)"
     assert row_of(text, "smallest tp") == "smallest tp 2"
     loading = examples["oom"](step=None, step_kind="load", request=None, instruction=None)
-    assert "OUT OF MEMORY: card 1 (load), at 4 ms" in shown(examples["report"](oom=loading))
+    assert "Simulated" in text and "Utilisation of each unit" in text and " - time: assumed" in text
+    text = shown(examples["report"](oom=loading, steps=()))
+    assert "OUT OF MEMORY: card 1 (load), at 4 ms" in text and "Memory at the peak" in text and " - memory: " in text
+    assert not any(words in text for words in ("Simulated", "Utilisation of each unit", "What held", " - time:"))
 
 
 def test_limits_are_exact_to_the_byte() -> None:
