@@ -18,10 +18,10 @@ from .breakdown import PhaseTime
 from .communication import collective_reports, link_reports
 from .critical import Critical, critical
 from .fits import what_fits
+from .hidden import Hidden
 from .kv_compare import TimedStep, kv_uses, untimed
 from .latent_steps import latent_reports
 from .layout import Layout
-from .overlap import Overlap
 from .plan import JobPlan
 from .prepare import Prepared
 from .report import (
@@ -272,20 +272,20 @@ def _phases(state: RunState, criticals: Sequence[Critical], steps: Sequence[Step
         own = [index for index, step in enumerate(steps) if step.kind == kind]
         if not own:
             continue
-        time, overlap = PhaseTime(plan.card), Overlap(plan.layout.cards)
+        time, hidden = PhaseTime(plan.card), Hidden(plan.layout.cards)
         each = []
         for stretch in _stretches(own, steps):
             whole = criticals[stretch[0]] if len(stretch) == 1 else _together([state.records[i] for i in stretch])
             each.append(whole.bounds)
             time.add(whole)
-            overlap.add(alike_all_along([state.records[index].columns for index in stretch], plan.layout.cards))
+            hidden.add(alike_all_along([state.records[index].columns for index in stretch], plan.layout.cards))
         bounds = Bounds.together(each)
         found[kind] = PhaseReport(
             steps=len(own),
             elapsed_ps=bounds.total_ps,
             bound=bounds.largest,
             bounds=bounds,
-            breakdown=time.report(overlap.reports()),
+            breakdown=time.report(hidden.reports()),
         )
     return Phases(**found)
 

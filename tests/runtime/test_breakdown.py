@@ -18,9 +18,9 @@ from siltwin.isa.link import ALL_REDUCE
 from siltwin.isa.operands import Ref
 from siltwin.isa.vector import ADD
 from siltwin.isa.work import GroupedShape, MatmulShape, Unit, Work
+from siltwin.runtime.hidden import Hidden
 from siltwin.runtime.job import Job
 from siltwin.runtime.limiting import limits
-from siltwin.runtime.overlap import Overlap
 from siltwin.runtime.report_base import Bounds
 from siltwin.runtime.report_breakdown import PartReport
 from siltwin.runtime.roofline import ceiling, peak_ops_per_s
@@ -113,18 +113,18 @@ def card(*rows: tuple[int, int, int, int], ranks: tuple[int, ...] = (0,)) -> Car
 def test_communication_is_hidden_where_the_same_card_computes() -> None:
     busy = card((0, 0, 0, 10), (0, 8, 8, 12), (0, 20, 20, 30), (1, 2, 5, 15), (1, 15, 15, 19), (2, 24, 25, 35))
     idle = card((1, 0, 5, 15), ranks=(1, 2, 3))
-    overlap = Overlap(4)
-    overlap.add([([0], [busy]), ([1, 2, 3], [idle])])
-    tp, ep = overlap.reports()
+    hidden = Hidden(4)
+    hidden.add([([0], [busy]), ([1, 2, 3], [idle])])
+    tp, ep = hidden.reports()
     # tp: 14 on card 0, 7 of it hidden (5 to 12), 3 waited; 10 on each of three more, all exposed, 5 waited
     assert (tp.axis, tp.time_ps, tp.hidden_ps, tp.exposed_ps, tp.waited_ps) == ("tp", 44 // 4, 7 // 4, 11 - 1, 18 // 4)
     assert (ep.axis, ep.time_ps, ep.hidden_ps, ep.exposed_ps, ep.waited_ps) == ("ep", 10 // 4, 5 // 4, 2 - 1, 1 // 4)
 
 
 def test_steps_in_flight_together_hide_one_another_s_communication() -> None:
-    overlap = Overlap(1)
-    overlap.add([([0], [card((1, 0, 0, 10)), card((0, 4, 4, 20))])])
-    (tp,) = overlap.reports()
+    hidden = Hidden(1)
+    hidden.add([([0], [card((1, 0, 0, 10)), card((0, 4, 4, 20))])])
+    (tp,) = hidden.reports()
     assert (tp.time_ps, tp.hidden_ps) == (10, 6)
 
 

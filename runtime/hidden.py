@@ -1,4 +1,4 @@
-"""Overlap: how much of a card's communication went on while the card also computed, exactly, from columns of spans."""
+"""Hidden: how much of a card's communication went on while the card also computed, exactly, from columns of spans."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .report_breakdown import OverlapReport
 NOT_AN_EXCHANGE = -1
 
 
-class Overlap:
+class Hidden:
     """Communication beside computation, added up over the cards of steps."""
 
     def __init__(self, cards: int) -> None:
