@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ....isa.dma import HOST_LOAD
+from ....isa.instruction import TensorType
 from ....isa.operands import Ref
 from ....isa.program import Block, Buffer, Call, Issue, Program, Space
 from ....isa.work import Unit
@@ -29,6 +31,22 @@ class Offload:
 def evenly(layers: Sequence[int], share: float) -> list[int]:
     """A share of some layers, evenly among them."""
     return [layer for at, layer in enumerate(layers) if int((at + 1) * share) > int(at * share)]
+
+
+class Staging:
+    """Staging areas in turn: each has a buffer of every part and type that comes to it."""
+
+    def __init__(self) -> None:
+        self._types: defaultdict[tuple[int, str], list[TensorType]] = defaultdict(list)
+
+    def of(self, number: int, part: str, buffer: Buffer) -> Buffer:
+        """Where a buffer goes that is this part of what is fetched as the so-manieth."""
+        slot = number % SLOTS
+        types = self._types[slot, part]
+        if buffer.type not in types:
+            types.append(buffer.type)
+        kind = types.index(buffer.type)
+        return replace(buffer, name=f"{STAGING}{slot}{f'.{kind}' if kind else ''}.{part}")
 
 
 @dataclass(frozen=True)
@@ -81,7 +99,7 @@ def offload_experts(
 def _fetches(program: Program, share: float) -> dict[int, _Fetch]:
     """What to load for each call whose experts are offloaded, by the call's index."""
     found: dict[int, _Fetch] = {}
-    areas: dict[tuple[int, str], list[object]] = {}
+    staging = Staging()
     with_experts = [index for index, call in enumerate(program.calls) if any(map(EXPERTS.fullmatch, call.arguments))]
     for number, index in enumerate(evenly(with_experts, share)):
         assert index, "inputs are loaded before any layer"
@@ -90,12 +108,8 @@ def _fetches(program: Program, share: float) -> dict[int, _Fetch]:
             part, buffer = EXPERTS.fullmatch(name), program.buffer[name]
             if part is None or buffer.space not in (Space.WEIGHT, Space.SCALE):
                 continue
-            kinds = areas.setdefault((number % SLOTS, part[1]), [])
-            if buffer.type not in kinds:
-                kinds.append(buffer.type)
-            other = f".{kinds.index(buffer.type)}" if kinds.index(buffer.type) else ""
             sources.append(replace(buffer, space=Space.HOST))
-            staged.append(replace(buffer, name=f"{STAGING}{number % SLOTS}{other}.{part[1]}"))
+            staged.append(staging.of(number, part[1], buffer))
         found[index] = _Fetch(tuple(sources), tuple(staged))
     return found
 

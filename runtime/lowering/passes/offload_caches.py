@@ -14,7 +14,7 @@ from ....isa.operands import Ref, Role
 from ....isa.program import Buffer, Call, Issue, Program, Space
 from ....isa.work import Unit
 from ..reach import WHOLE
-from .offload import SLOTS, STAGING, evenly
+from .offload import Staging, evenly
 from .rewrite import Rewritten
 
 NAME = "offload caches"
@@ -74,18 +74,14 @@ def offload_caches(
 def _fetches(program: Program, share: float) -> _Fetches:
     """The caches that come for each call whose layer is offloaded, by the call's index."""
     found: dict[int, tuple[_Cache, ...]] = {}
-    kinds: dict[tuple[int, str], list[object]] = {}
+    staging = Staging()
     held = [[name for name in call.arguments if program.buffer[name].space is Space.KV] for call in program.calls]
     for number, index in enumerate(evenly([index for index, names in enumerate(held) if names], share)):
         assert index, "inputs are loaded before any layer"
-        slot, caches = number % SLOTS, list[_Cache]()
+        caches = list[_Cache]()
         for name in held[index]:
-            buffer, part = program.buffer[name], LAYER.sub("", name)
-            types = kinds.setdefault((slot, part), [])
-            if buffer.type not in types:
-                types.append(buffer.type)
-            other = f".{types.index(buffer.type)}" if types.index(buffer.type) else ""
-            staged = replace(buffer, name=f"{STAGING}{slot}{other}.{part}")
+            buffer = program.buffer[name]
+            staged = staging.of(number, LAYER.sub("", name), buffer)
             caches.append(_Cache(replace(buffer, space=Space.HOST), staged, *_limits(program, index, name)))
         found[index] = tuple(caches)
     return found
