@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ...isa.check import check_program
@@ -73,15 +74,21 @@ def build(graph: Graph, layout: Layout, rank: int, options: LoweringOptions) -> 
     fused, joined = fuse(composed.program, options.fuse, options.native, options.queue_of)
     rewritten = (*coded, *quantised, *decoding, *composed.rewritten, *joined)
     if options.overlap:
-        fused, added, twins = overlap_halves(fused)
-        kept = (replace(change, block=new) for new, old in twins for change in rewritten if change.block == old)
-        rewritten = (*kept, *added)
+        fused, added, copies = overlap_halves(fused)
+        rewritten = _told(rewritten, copies, added)
     for share, offload in ((options.offload.experts, offload_experts), (options.offload.caches, offload_caches)):
         if share:
             fused, added, copies = offload(fused, share, options.queue_of)
-            copied = [replace(one, block=new) for new, old in copies.items() for one in rewritten if one.block == old]
-            rewritten = (*rewritten, *copied, *added)
+            rewritten = _told(rewritten, copies, added)
     return BuiltProgram(fused, stage.held, rewritten, composed.missing)
+
+
+def _told(
+    told: tuple[Rewritten, ...], copies: Mapping[str, str], added: tuple[Rewritten, ...]
+) -> tuple[Rewritten, ...]:
+    """What is told of blocks, of their copies too, and what was added to these."""
+    copied = (replace(one, block=new) for new, old in copies.items() for one in told if one.block == old)
+    return (*told, *copied, *added)
 
 
 def place(built: BuiltProgram, arena: ArenaPlan) -> LoweredProgram:

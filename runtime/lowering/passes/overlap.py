@@ -68,8 +68,8 @@ class _Carry:
     extents: Mapping[str, str] = field(default_factory=dict)
 
 
-def overlap_halves(program: Program) -> tuple[Program, tuple[Rewritten, ...], tuple[tuple[str, str], ...]]:
-    """The program over two halves of its tokens. Also what was added, and (new block, old block) of every copy.
+def overlap_halves(program: Program) -> tuple[Program, tuple[Rewritten, ...], Mapping[str, str]]:
+    """The program over two halves of its tokens. Also what was added, and of which block each new one is a copy.
 
     Weights, tables, caches and states are shared; all else there is twice. Blocks are cut behind their exchanges, and
     the halves take turns, cut by cut: queues run in order, so the second half's work stands where the first waits.
@@ -84,7 +84,7 @@ def overlap_halves(program: Program) -> tuple[Program, tuple[Rewritten, ...], tu
         made, carry = doubling.call(call, carry, goes_on)
         calls.append(made)
     blocks = tuple(doubling.blocks.values())
-    return doubling.program(blocks, tuple(calls)), tuple(doubling.added), tuple(doubling.copies.items())
+    return doubling.program(blocks, tuple(calls)), tuple(doubling.added), doubling.copies
 
 
 def _root(block: str) -> str:
