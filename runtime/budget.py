@@ -136,7 +136,7 @@ def loads(plan: JobPlan) -> list[Load]:
     pool, layout = PagePool(plan.page_tokens), plan.layout
     pages: list[Counter[int]] = [Counter() for _ in range(layout.holders)]
     states, limited = [0] * layout.holders, [Counter[Reach]() for _ in range(layout.holders)]
-    for request in plan.requests():
+    for request in plan.asked:
         new_tokens = max(1, min(request.prompt_len, plan.chunk_tokens or request.prompt_len))
         for share, holder in enumerate(layout.holders_of(request.index)):
             local = plan.local_tokens(request.index, share, request.most_kv_tokens)

@@ -78,25 +78,35 @@ def fits(plan: JobPlan, capacity_bytes: int | None = None) -> bool:
     return True
 
 
-def largest(works: Callable[[int], bool], most: int, guess: int) -> int:
+def largest(works: Callable[[int], bool], most: int, guess: int, step: int = 1) -> int:
     """The largest n in 1..most for which `works(n)` holds, 0 if none; `works` may turn from true to false once.
 
-    The search starts at `guess` and doubles its stride, so that a good guess costs two calls.
+    The search starts at `guess` and doubles its stride, so that a good guess costs two calls. Multiples of `step` are
+    where `works` is likely to hold for the last time.
     """
     low = high = max(1, min(guess, most))
     stride = 1
     if works(low):
         while low < most and works(high := min(most, low + stride)):
-            low, stride = high, stride * 2
+            low, stride = high, max(step, stride * 2)
         if low == most:
             return most
     else:
         while (low := max(0, high - stride)) and not works(low):
-            high, stride = low, stride * 2
+            high, stride = low, max(step, stride * 2)
     while high - low > 1:
-        middle = (low + high) // 2
+        middle = _middle(low, high, step)
         low, high = (middle, high) if works(middle) else (low, middle)
     return low
+
+
+def _middle(low: int, high: int, step: int) -> int:
+    """The number between two to ask for: a multiple of the step, or what comes after one."""
+    middle = (low + high) // 2
+    multiple = max(middle // step, low // step + 1) * step
+    if multiple < high:
+        return multiple
+    return middle if low % step else low + 1
 
 
 def _guess(plan_of: Callable[[int], JobPlan], most: int, need: Need, step: int) -> int:
@@ -167,7 +177,7 @@ def largest_batch(plan: JobPlan, works: Works = fits, need: Need | None = None) 
     dp = plan.layout.dp
     guess = _guess(partial(with_batch, plan), MOST_SEQUENCES, need or smallest_hbm, dp)
     guess -= guess % dp if guess > dp else 0  # replicas break when one more sequence comes to the first of them
-    return largest(lambda count: works(with_batch(plan, count)), MOST_SEQUENCES, guess)
+    return largest(lambda count: works(with_batch(plan, count)), MOST_SEQUENCES, guess, dp)
 
 
 def largest_context(plan: JobPlan, works: Works = fits, need: Need | None = None) -> int:

@@ -60,7 +60,7 @@ class LatentSteps:
     """
 
     def __init__(self, plan: JobPlan, held: Iterable[Portion], steps: Iterable[Step]) -> None:
-        ends = {request.index: request.most_kv_tokens for request in plan.requests()}
+        ends = {request.index: request.most_kv_tokens for request in plan.asked}
         last = [portion for step in last_decodes(steps, ends) for portion in half_portions(plan, step)]
         self._plan, self._held = plan, [*held, *last]
         self._bindings: dict[tuple[object, ...], Binding] = {}

@@ -131,6 +131,11 @@ class JobPlan:
         return largest_extents(self)
 
     @cached_property
+    def opening(self) -> tuple[Step, ...]:
+        """Steps of every micro-batch up to its first that only decodes: later ones are never larger."""
+        return steps_until_decode(self)
+
+    @cached_property
     def rehearsed(self) -> list[Portion]:
         """What every holder computes of the steps up to the first that only decodes, and of those that fill caches."""
         return rehearsed_portions(self)
@@ -190,7 +195,7 @@ class JobPlan:
     def _prompt_cuts(self) -> dict[int, list[tuple[int, int]]]:
         """(start, count) of the entries of every request's prompt, in order: they follow from the lengths alone."""
         cuts: dict[int, list[tuple[int, int]]] = {}
-        for step in steps_until_decode(self):
+        for step in self.opening:
             for entry in step.entries:
                 lengths = self.sequences[entry.request]
                 if entry.start < lengths.cached_len + lengths.prompt_len:
@@ -384,7 +389,7 @@ class JobPlan:
     @cached_property
     def latent_steps(self) -> LatentSteps:
         """What latent attention does in the job's steps."""
-        return LatentSteps(self, self.rehearsed, steps_until_decode(self))
+        return LatentSteps(self, self.rehearsed, self.opening)
 
     def weight_bytes(self, rank: int) -> dict[str, int]:
         """Bytes of a rank's weights by bucket and by element type, scales apart."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def rehearsed_portions(plan: JobPlan) -> list[Portion]:
     """What every holder computes of the steps up to the first that only decodes, and of those that fill caches."""
-    steps = steps_until_decode(plan)
+    steps = list(plan.opening)
     if plan.fills:
         most = max(step.tokens for step in steps)
         for request in plan.asked:
@@ -27,8 +27,11 @@ def rehearsed_portions(plan: JobPlan) -> list[Portion]:
     return [portion for step in steps for portion in half_portions(plan, step)]
 
 
-def steps_until_decode(plan: JobPlan) -> list[Step]:
-    """Steps of every micro-batch up to its first that only decodes: later ones are never larger."""
+def steps_until_decode(plan: JobPlan) -> tuple[Step, ...]:
+    """Steps of every micro-batch up to its first that only decodes: later ones are never larger.
+
+    Where no context is spread, which depends on the request, those that come again are left out.
+    """
     steps: list[Step] = []
     for scheduler in plan.lanes(plan.requests()).schedulers:
         while (step := scheduler.next_step()) is not None:
@@ -36,4 +39,6 @@ def steps_until_decode(plan: JobPlan) -> list[Step]:
             if step.kind == "decode":
                 break
             scheduler.complete(step, None)
-    return steps
+            if plan.layout.cp == 1:
+                scheduler.skip_rounds()
+    return tuple(steps)

@@ -27,6 +27,7 @@ class Room:
     expert_bytes: int
     arena_bytes: int  # without a sequence
     step_bytes: int  # of the arena, for each sequence of a step
+    prompt_bytes: float  # of the arena, for each further token of a sequence whose prompt grows and is not cut
     page_bytes: int
     state_bytes: int
     kv_heads: int  # over which the pages can be dealt; 1: every card keeps them whole
@@ -65,7 +66,8 @@ class Room:
         """At most so many tokens of each sequence fit."""
         own = -(-self.batch // layout.dp)
         state = self.state_bytes / (layout.tp * layout.pp * layout.cp)
-        token, left = self._token_bytes(layout), self._left(layout) / own - state
+        step = self.prompt_bytes / (layout.tp * layout.cp * self.lanes)
+        token, left = self._token_bytes(layout) + step, self._left(layout) / own - state
         tokens = left / token if token else MOST_TOKENS
         return min(self.positions, max(0, int(tokens)))
 
@@ -82,6 +84,7 @@ def room_of(plan: JobPlan) -> Room:
     held, hbm, longest = alone.footprint(0), alone.card.hbm, longest_of(plan.sequences)
     mixers = [layer.attention for layer in plan.graph.layers if not isinstance(layer.attention, DeltaNet)]
     latent = any(isinstance(mixer, LatentAttention) for mixer in mixers)
+    grows = longest.prompt_len and not longest.cached_len and plan.chunk_tokens is None
     return Room(
         capacity_bytes=hbm.capacity_bytes - hbm.reserved_bytes,
         sharded_bytes=buckets["sharded"],
@@ -89,6 +92,7 @@ def room_of(plan: JobPlan) -> Room:
         expert_bytes=buckets["expert"],
         arena_bytes=max(0, 2 * one - two),
         step_bytes=max(0, two - one),
+        prompt_bytes=max(0, two - one) / longest.prompt_len if grows else 0,
         page_bytes=held.page_bytes,
         state_bytes=held.state_bytes,
         kv_heads=1 if latent else max((mixer.num_kv_heads for mixer in mixers), default=1),

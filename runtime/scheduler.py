@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 StepKind = Literal["prefill", "decode", "mixed"]
@@ -33,6 +34,11 @@ class Request:
     def length(self) -> int:
         """Tokens in the KV cache."""
         return self.cached_len + self.computed
+
+    @property
+    def lengths(self) -> tuple[int, int, int]:
+        """What it was asked with: cached, prompt and new tokens."""
+        return self.cached_len, self.prompt_len, self.max_new_tokens
 
     @property
     def most_kv_tokens(self) -> int:
@@ -88,6 +94,17 @@ class _Share:
         self.waiting = deque(requests if waits else ())
         self.only_waits = waits
 
+    @cached_property
+    def alike(self) -> int:
+        """How many of the last that wait have the same lengths."""
+        lengths = [request.lengths for request in reversed(self.waiting)]
+        return next((at for at, own in enumerate(lengths) if own != lengths[0]), len(lengths))
+
+    @property
+    def state(self) -> tuple[object, ...]:
+        """What decides the coming steps as long as requests wait that are alike."""
+        return tuple((own.computed, own.generated, own.lengths) for own in self.begun if not own.done)
+
     def turns(self) -> Iterator[Request]:
         """Requests that are not done, in order; one that waited has begun when it is left for the next."""
         self.begun = [request for request in self.begun if not request.done]
@@ -113,6 +130,7 @@ class Scheduler:
             shares[request.index % replicas].append(request)
         self._shares = [_Share(share) for share in shares]
         self._by_index = {request.index: request for request in requests}
+        self._marked: tuple[list[tuple[object, ...]], list[int]] | None = None
 
     def next_step(self) -> Step | None:
         """What runs next, or None when all requests are done."""
@@ -188,3 +206,22 @@ class Scheduler:
             request.generated += steps
         self._steps += steps
         return steps
+
+    def skip_rounds(self) -> None:
+        """Leave out waiting requests whose steps would be those of others before them once more, entry by entry.
+
+        For those who ask which steps there are, and not of whom; to be asked after every step. A state is kept at every
+        power of two of steps, so that one that comes again is found whatever its round.
+        """
+        waiting = [len(share.waiting) for share in self._shares]
+        if not any(waiting) or any(share.alike < left for share, left in zip(self._shares, waiting, strict=True)):
+            return
+        state = [share.state for share in self._shares]
+        if self._marked is not None and self._marked[0] == state:
+            taken = [before - left for before, left in zip(self._marked[1], waiting, strict=True)]
+            rounds = min(left // own for own, left in zip(taken, waiting, strict=True) if own)
+            for share, own in zip(self._shares, taken, strict=True):
+                for _ in range(rounds * own):
+                    share.waiting.popleft()
+        elif self._steps & (self._steps - 1) == 0:
+            self._marked = state, waiting

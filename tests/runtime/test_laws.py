@@ -217,8 +217,8 @@ def test_passing_over_steps_that_allocate_nothing_changes_no_peak(sequences, chu
     assert [hbm.peak_by_tag for hbm in memory.hbm.values()] == [peak.by_tag for peak in peaks(plan)]
 
 
-@given(st.integers(0, 300), st.integers(1, 200), st.integers(-5, 400))
-def test_the_search_finds_the_turn_from_any_guess(turn: int, most: int, guess: int) -> None:
+@given(st.integers(0, 300), st.integers(1, 200), st.integers(-5, 400), st.integers(1, 20))
+def test_the_search_finds_the_turn_from_any_guess(turn: int, most: int, guess: int, step: int) -> None:
     asked: list[int] = []
 
     def works(n: int) -> bool:
@@ -226,6 +226,18 @@ def test_the_search_finds_the_turn_from_any_guess(turn: int, most: int, guess: i
         asked.append(n)
         return n <= turn
 
-    assert largest(works, most, guess) == min(turn, most)
+    assert largest(works, most, guess, step) == min(turn, most)
     if guess == turn and 1 <= guess < most:
         assert len(asked) == 2
+
+
+@given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 1 << 9))
+def test_a_turn_after_a_multiple_of_the_step_costs_no_more_for_a_longer_step(turn: int, guess: int, step: int) -> None:
+    asked: list[int] = []
+
+    def works(n: int) -> bool:
+        asked.append(n)
+        return n <= turn * step
+
+    assert largest(works, 1 << 16, guess * step, step) == turn * step
+    assert len(asked) <= 2 * abs(turn - guess).bit_length() + 4

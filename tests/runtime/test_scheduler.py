@@ -66,6 +66,37 @@ def test_every_token_runs_once_in_order_and_within_the_budget(sizes, chunk) -> N
     assert reached == {request.index: request.most_kv_tokens for request in requests}
 
 
+_sizes = st.tuples(st.integers(1, 10), st.integers(1, 6), st.integers(0, 9))
+
+
+@given(st.lists(_sizes, max_size=4), _sizes, st.integers(1, 90), st.integers(1, 12), st.integers(1, 3))
+def test_rounds_that_are_left_out_are_those_of_others_again(first, usual, count, chunk, replicas) -> None:
+    def steps(skips: bool) -> list[tuple]:
+        sizes = [*first, *[usual] * count]
+        requests = [Request(i, prompt, new, cached) for i, (prompt, new, cached) in enumerate(sizes)]
+        scheduler, found = Scheduler(requests, chunk, replicas), []
+        while (step := scheduler.next_step()) is not None:
+            entries = tuple((e.request % replicas, e.start, e.count, e.emits) for e in step.entries)
+            found.append((step.kind, entries))
+            scheduler.complete(step, None)
+            if skips:
+                scheduler.skip_rounds()
+        return found
+
+    every, fewer = steps(False), steps(True)
+    assert set(fewer) == set(every) and fewer[-1] == every[-1]
+
+
+def test_many_sequences_alike_are_rehearsed_in_the_steps_of_few() -> None:
+    requests = [Request(index, 64, 4) for index in range(1 << 16)]
+    scheduler, count = Scheduler(requests, 4), 0
+    while (step := scheduler.next_step()) is not None:
+        count += 1
+        scheduler.complete(step, None)
+        scheduler.skip_rounds()
+    assert count < 100  # of 16 for each of 65,536 prompts
+
+
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), max_size=40))
 def test_no_page_belongs_to_two_requests_and_released_pages_return(actions) -> None:
     pool = PagePool(4)
