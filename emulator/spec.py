@@ -37,6 +37,7 @@ from .card_parts import (
 )
 from .evidence import USER_SET, Evidence, Hertz, split_evidence
 from .native import EVERYTHING, NativeEntry, native_instructions
+from .tuning import UNTOLD, Tuning
 
 CARDS = Path(__file__).parent / "cards"
 PEAK_TOLERANCE = 0.02
@@ -73,6 +74,7 @@ class CardSpec(CardPart):
     link: LinkPorts
     host: HostLink
     power: Power = Power()
+    tuning: Tuning = Tuning()
     numbers: NumberRules
     evidence: dict[str, Evidence] = Field(repr=False)
 
@@ -223,7 +225,7 @@ def _card_of(tree: dict[str, Any], where: str) -> CardSpec:
     if "evidence" in tree:
         raise ConfigError(f"{where}: evidence stands beside each number, not at the top")
     values, found = split_evidence(tree)
-    card = _validated({**values, "evidence": found}, where)
+    card = _validated({**values, "evidence": {"tuning": UNTOLD, **found}}, where)
     for name, stated in card.tensor.stated_peak_ops_per_s.items():
         peak = card.peak_ops_per_s(DTYPES[name]) if name in card.tensor.rate else 0
         if abs(peak - stated) > PEAK_TOLERANCE * stated:

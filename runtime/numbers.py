@@ -20,7 +20,7 @@ from ..models.checkpoint import Checkpoint
 from ..models.graph import rope_tables
 from ..models.rope import rope_table
 from .binding import step_bindings, step_variants
-from .calibration import Scales, input_scales, stored_scales
+from .input_scales import Scales, input_scales, stored_scales
 from .context import Context
 from .halves import halves
 from .host import refuse_beyond_host

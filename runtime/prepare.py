@@ -20,7 +20,7 @@ from ..models.checkpoint import Checkpoint, open_checkpoint
 from ..models.graph import ropes
 from ..models.scale import scaled_checkpoint
 from .alerts import parse_alert
-from .calibration import calibration_ids
+from .input_scales import calibration_ids
 from .expert_room import parse_room
 from .fabric.sizes import parse_size
 from .job import MOST_TOKENS, Job
