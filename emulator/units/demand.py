@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 
-from ...isa.work import FusedShape, LatentShape, Unit, Work
+from ...isa.work import AttentionShape, FusedShape, LatentShape, Unit, Work
 from ..spec import CardSpec
+from .attention import attention_demand
 from .dma import dma_demand, host_demand
 from .latent import latent_demand
 from .link import link_demand
@@ -41,6 +42,8 @@ def demand(work: Work, card: CardSpec) -> UnitDemand:
     """
     if isinstance(work.shape, FusedShape):
         return _fused_demand(work, work.shape, card)
+    if isinstance(work.shape, AttentionShape):
+        return attention_demand(work, work.shape, card)
     if isinstance(work.shape, LatentShape):
         return latent_demand(work, work.shape, card)
     return _SCHEDULES[work.unit](work, card)

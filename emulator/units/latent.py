@@ -14,9 +14,9 @@ from ...isa.errors import ProgramError
 from ...isa.share import Seen
 from ...isa.work import LatentShape, MatmulShape, Unit, Work
 from ..spec import CardSpec
+from .attention_tiles import schedule
 from .rates import UnitDemand, demand_of, ps_for
 from .tensor import bound_of, machine_of, matmul_plan
-from .tiles import schedule
 
 MERGE_OPS = 3  # of an element of two parts: it is scaled, and the other scaled and added
 FP32_BYTES = 4

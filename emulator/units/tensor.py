@@ -1,4 +1,4 @@
-"""The tensor unit: matrix products and attention as tiles over the cores."""
+"""The tensor unit: matrix products as tiles over the cores."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 from ...isa.dtype import DType
 from ...isa.errors import ConfigError, ProgramError, UnsupportedError
 from ...isa.sparse import CHOICE_OPS, SCORE_OPS
-from ...isa.work import AttentionShape, GroupedShape, IndexShape, MatmulShape, Unit, Work
+from ...isa.work import GroupedShape, IndexShape, MatmulShape, Unit, Work
 from ..spec import CardSpec
 from .rates import PS_PER_S, Bound, UnitDemand, demand_of, ps_for
-from .tiles import SLABS, TILES, schedule, search
+from .tiles import SLABS, TILES, search
 
 SCORE_BYTES = 4  # index scores are fp32
 MOST_PRODUCTS = 1 << 56  # beyond it the 64-bit byte counts of a tile schedule could overflow
-_Geometry = MatmulShape | GroupedShape | AttentionShape | IndexShape
+_Geometry = MatmulShape | GroupedShape | IndexShape
 
 
 class TilePlan(NamedTuple):
@@ -95,17 +95,15 @@ def matmul_plan(work: Work, card: CardSpec, *, from_hbm: bool = True) -> TilePla
 
 
 def tensor_demand(work: Work, card: CardSpec) -> UnitDemand:
-    """What a matrix product or an attention asks of a card; ProgramError for any other geometry."""
+    """What a matrix product or a choice of tokens asks of a card; ProgramError for any other geometry."""
     if work.dtype is None or not isinstance(work.shape, _Geometry):
         raise ProgramError(
-            f"a tensor instruction needs a dtype and a matmul or attention shape, not {work.dtype} and {work.shape}"
+            f"a tensor instruction needs a dtype and a matmul or index shape, not {work.dtype} and {work.shape}"
         )
     fixed_ps = card.dispatch.tensor_ps + card.hbm.latency_ps
     num_bytes = work.read_bytes + work.write_bytes
     if _is_empty(work.shape):
         return demand_of(card, fixed_ps, 0, "hbm", hbm=num_bytes)
-    if isinstance(work.shape, AttentionShape):
-        return _attention_demand(work, work.shape, card, fixed_ps)
     if isinstance(work.shape, IndexShape):
         return _index_demand(work, work.shape, card, fixed_ps)
     plan = matmul_plan(work, card)
@@ -125,9 +123,7 @@ def _rows(shape: MatmulShape | GroupedShape) -> tuple[int, ...]:
 def _is_empty(shape: _Geometry) -> bool:
     if isinstance(shape, IndexShape):
         return not shape.scored
-    if isinstance(shape, MatmulShape | GroupedShape):
-        return not (sum(_rows(shape)) and shape.n and shape.k)
-    return not any(shape.q_lens)
+    return not (sum(_rows(shape)) and shape.n and shape.k)
 
 
 def bound_of(compute_ps: float, flow_ps: float, l2_ps: float, hbm_bytes: int, card: CardSpec) -> Bound:
@@ -136,33 +132,6 @@ def bound_of(compute_ps: float, flow_ps: float, l2_ps: float, hbm_bytes: int, ca
     if longest == hbm_ps and hbm_ps > compute_ps:
         return "hbm"
     return "compute" if longest == compute_ps else "sram"
-
-
-def _attention_demand(work: Work, shape: AttentionShape, card: CardSpec, fixed_ps: int) -> UnitDemand:
-    assert work.dtype is not None
-    if len(shape.q_lens) != len(shape.kv_lens) or shape.num_heads % max(1, shape.num_kv_heads):
-        raise ProgramError(
-            f"attention over {len(shape.q_lens)} query and {len(shape.kv_lens)} cache lengths, {shape.num_heads} heads "
-            f"on {shape.num_kv_heads} kv heads: the lengths must pair up and the kv heads divide the heads"
-        )
-    machine = machine_of(card, work.dtype)
-    num_bytes = work.read_bytes + work.write_bytes
-    hbm_ps = float(ps_for(num_bytes, card.hbm.attainable_bytes_per_s))
-    dims = (shape.qk_dim, shape.v_dim, shape.qk_dim + shape.v_dim)
-    time_ps, tensor_cycles, vector_cycles, flow_cycles, l2_bytes, waits = schedule(
-        np.array(shape.q_lens, dtype=np.int64), np.array(shape.kv_lens, dtype=np.int64),
-        shape.num_heads // shape.num_kv_heads, shape.num_kv_heads, dims,
-        (shape.window, shape.chunk, int(shape.soft_capped)),
-        work.dtype.bits, hbm_ps, machine.ps_per_cycle, machine.ps_per_l2_byte, machine.core,
-    )  # fmt: skip
-    if card.l2 is None:
-        num_bytes = max(num_bytes, l2_bytes)
-    flow_ps = flow_cycles * machine.ps_per_cycle
-    compute_ps = 0.0 if waits else flow_ps
-    bound = bound_of(compute_ps, flow_ps, l2_bytes * machine.ps_per_l2_byte, num_bytes, card)
-    return demand_of(
-        card, fixed_ps, math.ceil(time_ps), bound, tensor=tensor_cycles, vector=vector_cycles, hbm=num_bytes
-    )
 
 
 def _index_demand(work: Work, shape: IndexShape, card: CardSpec, fixed_ps: int) -> UnitDemand:
