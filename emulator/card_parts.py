@@ -210,15 +210,24 @@ class HostLink(CardPart):
 
 
 class Power(CardPart):
-    """Energy and heat, for cards where something is known of them."""
+    """Energy and heat, for cards where something is known of them.
+
+    Energies are those at the card's full clock; what an operation takes falls with the clock to the power
+    `voltage_exponent`. `energy_j_per_op` is of the tensor unit, by element type. `thermal_resistance_k_per_w` is from
+    the die to the coolant at `ambient_c`; above `limit_c` the card steps its clock down.
+    """
 
     tdp_w: Amount | None = None
     idle_w: Amount | None = None
     energy_j_per_op: dict[DTypeName, Amount] = {}
+    energy_j_per_vector_op: Amount | None = None
+    voltage_exponent: Amount | None = None
     energy_j_per_hbm_byte: Amount | None = None
     energy_j_per_link_byte: Amount | None = None
     thermal_resistance_k_per_w: Amount | None = None
     thermal_capacity_j_per_k: Amount | None = None
+    ambient_c: Amount | None = None
+    limit_c: Amount | None = None
 
 
 class NumberRules(CardPart):
