@@ -85,6 +85,11 @@ Rate = Annotated[float, _reader("count"), Field(gt=0, le=1 << 20)]
 Amount = Annotated[float, _reader("count"), Field(ge=0)]
 
 
+def is_marked(node: Any) -> bool:
+    """Whether a node of a card tree is a value with its evidence, rather than a section."""
+    return isinstance(node, dict) and "value" in node and bool({"evidence", "source"} & node.keys())
+
+
 def split_evidence(tree: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The plain values of a card tree, and the raw evidence of each marked node by dotted path.
 
@@ -94,7 +99,7 @@ def split_evidence(tree: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, A
     found: dict[str, Any] = {}
 
     def plain(node: Any, path: str) -> Any:
-        if isinstance(node, dict) and "value" in node and ({"evidence", "source"} & node.keys()):
+        if is_marked(node):
             found[path] = {key: entry for key, entry in node.items() if key != "value"}
             node = node["value"]
         if isinstance(node, dict):

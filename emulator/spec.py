@@ -12,10 +12,10 @@ from typing import Any, Self
 from pydantic import Field, ValidationError, model_validator
 
 from ..interconnect.evidence import EvidenceKind, weakest
-from ..interconnect.specfile import read_mapping
 from ..isa.dtype import DTYPES, DType
 from ..isa.errors import ConfigError, UnsupportedError
 from ..isa.work import Unit
+from .card_family import CARDS, card_names, read_card_tree
 from .card_parts import (
     L2,
     CardPart,
@@ -39,7 +39,6 @@ from .evidence import USER_SET, Evidence, Hertz, split_evidence
 from .native import EVERYTHING, NativeEntry, native_instructions
 from .tuning import UNTOLD, Tuning
 
-CARDS = Path(__file__).parent / "cards"
 PEAK_TOLERANCE = 0.02
 LISTED_KEYS = 12
 OPEN_MAPPINGS = ("tensor.rate", "tensor.stated_peak_ops_per_s", "vector.lanes", "power.energy_j_per_op")
@@ -152,11 +151,6 @@ class CardSpec(CardPart):
         return self
 
 
-def card_names() -> tuple[str, ...]:
-    """The names of the shipped cards, in order."""
-    return tuple(sorted(path.stem for path in CARDS.glob("*.yaml")))
-
-
 def load_card(name_or_path: str | Path) -> CardSpec:
     """The shipped card of this name or alias, or the card of a YAML file (a path that ends in .yaml or .yml).
 
@@ -164,7 +158,7 @@ def load_card(name_or_path: str | Path) -> CardSpec:
     """
     text = str(name_or_path)
     if Path(text).suffix.lower() in {".yaml", ".yml"}:
-        return _card_of(read_mapping(Path(text)), text)
+        return _card_of(read_card_tree(Path(text)), text)
     if text in card_names():
         return _shipped_card(text)
     shipped = _shipped()
@@ -179,7 +173,7 @@ def load_card(name_or_path: str | Path) -> CardSpec:
 
 @lru_cache(maxsize=64)
 def _shipped_card(name: str) -> CardSpec:
-    return _card_of(read_mapping(CARDS / f"{name}.yaml"), f"{name}.yaml")
+    return _card_of(read_card_tree(CARDS / f"{name}.yaml"), f"{name}.yaml")
 
 
 @lru_cache(maxsize=1)

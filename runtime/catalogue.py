@@ -7,8 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ..emulator.card_family import card_names
 from ..emulator.evidence import Evidence
-from ..emulator.spec import CardSpec, card_names, load_card
+from ..emulator.spec import CardSpec, load_card
 from ..interconnect.evidence import EvidenceKind, weakest
 from ..isa.dtype import DTYPES
 from ..isa.errors import SiltwinError

@@ -44,6 +44,7 @@ def test_every_shipped_card_loads_by_its_file_name(name: str) -> None:
     [
         ("a100-sxm", 312, 80, 2039),
         ("h100-sxm", 989, 80, 3350),
+        ("h200-sxm", 989, 143771 / 1024, 4800),
         ("ascend-910b2", 353.9, 64, 1600),
         ("ascend-910c", 376, 64, 1600),
     ],

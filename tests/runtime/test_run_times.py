@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from siltwin.emulator.spec import CardSpec, card_names, load_card
+from siltwin.emulator.spec import CardSpec, load_card
 from siltwin.isa.dtype import BF16
 from siltwin.runtime.job import Job
 from siltwin.runtime.report import Report
 from siltwin.runtime.run import RunResult, run_job
 
+CARDS = ("a100-sxm", "ascend-910b2", "h100-sxm", "reference-npu")  # one of a kind; the library holds many more
 HIDDEN, WIDTH, LAYERS, VOCAB, HEAD_DIM = 4096, 11008, 4, 32000, 128
 LLAMA = {  # four layers as wide as those of a 7B model
     "model_type": "llama",
@@ -83,7 +84,7 @@ def edges_ps(card: CardSpec) -> int:
     return 8 * host_ps + fixed_ps(card, tensor=1, vector=2, dma=2)
 
 
-@pytest.mark.parametrize("name", card_names())
+@pytest.mark.parametrize("name", CARDS)
 def test_a_decode_step_is_its_bytes_over_the_attainable_bandwidth_and_its_dispatches(name: str, models) -> None:
     card = load_card(name)
     context = 1024
@@ -95,7 +96,7 @@ def test_a_decode_step_is_its_bytes_over_the_attainable_bandwidth_and_its_dispat
     assert report.phases.decode.bound == "hbm"
 
 
-@pytest.mark.parametrize("name", card_names())
+@pytest.mark.parametrize("name", CARDS)
 def test_a_405b_decode_step_is_its_shards_bytes_its_dispatches_and_its_all_reduces(name: str) -> None:
     card = load_card(name)
     report = run("Llama-3.1-405B", name, "tp=8,pp=2", input_len=1, output_len=2)
@@ -113,7 +114,7 @@ def test_a_405b_decode_step_is_its_shards_bytes_its_dispatches_and_its_all_reduc
     assert sum(weights[rank] for rank in (0, 8)) >= 2 * (layers * per_layer + 2 * vocab * hidden) / 8
 
 
-@pytest.mark.parametrize("name", card_names())
+@pytest.mark.parametrize("name", CARDS)
 def test_a_long_prefill_attains_most_of_the_peak_and_never_more(name: str, models) -> None:
     tokens = 8192
     report = run(models["llama"], name, input_len=tokens, output_len=0)
@@ -124,7 +125,7 @@ def test_a_long_prefill_attains_most_of_the_peak_and_never_more(name: str, model
     assert report.phases.prefill.bound == "compute"
 
 
-@pytest.mark.parametrize("name", card_names())
+@pytest.mark.parametrize("name", CARDS)
 def test_decode_of_a_tiny_model_is_held_by_dispatch(name: str, models) -> None:
     # Its 2 MB take a microsecond or two, its more than 50 instructions as many at least.
     report = run(models["tiny"], name, input_len=8, output_len=2)
@@ -135,7 +136,7 @@ def test_decode_of_a_tiny_model_is_held_by_dispatch(name: str, models) -> None:
     assert least < step_ps(report, "decode") < 1.05 * least
 
 
-@pytest.mark.parametrize("name", card_names())
+@pytest.mark.parametrize("name", CARDS)
 @pytest.mark.parametrize(
     ("field", "prefill", "decode"),
     [

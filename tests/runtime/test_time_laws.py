@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from siltwin.emulator.spec import card_names, load_card
+from siltwin.emulator.spec import load_card
 from siltwin.isa.dtype import BF16
 from siltwin.models.config import read_config
 from siltwin.models.graph import build_graph
@@ -21,6 +21,7 @@ from siltwin.runtime.layout import parse_layout
 from siltwin.runtime.plan import JobPlan, Lengths
 from siltwin.runtime.run import StepRecord, run_job
 
+CARDS = ("a100-sxm", "ascend-910b2", "h100-sxm", "reference-npu")  # one of a kind; the library holds many more
 PS_PER_S = 10**12
 WITHIN = 1.15
 LLAMA: dict[str, Any] = {
@@ -111,19 +112,19 @@ def prefill_ratio(folder: Path, config: dict[str, Any], card: str, fuse: str | N
     return (record.end_ps - record.start_ps) / PS_PER_S / floor, record
 
 
-@pytest.mark.parametrize("card", card_names())
+@pytest.mark.parametrize("card", CARDS)
 def test_decode_of_a_dense_model_takes_the_time_of_its_bytes(tmp_path: Path, card: str) -> None:
     ratio, _ = decode_ratio(tmp_path, BIG, card)
     assert 1 <= ratio <= WITHIN
 
 
-@pytest.mark.parametrize("card", card_names())
+@pytest.mark.parametrize("card", CARDS)
 def test_both_laws_hold_at_8_billion_with_fused_kernels_as_libraries_have_them(tmp_path: Path, card: str) -> None:
     assert 1 <= decode_ratio(tmp_path, LLAMA, card, "all")[0] <= WITHIN
     assert 1 <= prefill_ratio(tmp_path, LLAMA, card, "all")[0] <= WITHIN
 
 
-@pytest.mark.parametrize("card", card_names())
+@pytest.mark.parametrize("card", CARDS)
 def test_what_a_small_models_decode_takes_beyond_its_bytes_are_launches(tmp_path: Path, card: str) -> None:
     """8 billion parameters: on the H100 353 kernels of 2 microseconds are more than 10 % of 5.3 ms of reading."""
     ratio, record = decode_ratio(tmp_path, LLAMA, card)
@@ -137,13 +138,13 @@ def test_what_a_small_models_decode_takes_beyond_its_bytes_are_launches(tmp_path
     assert ratio <= WITHIN or card == "h100-sxm"
 
 
-@pytest.mark.parametrize("card", card_names())
+@pytest.mark.parametrize("card", CARDS)
 def test_prefill_of_a_dense_model_takes_the_time_of_its_operations(tmp_path: Path, card: str) -> None:
     ratio, _ = prefill_ratio(tmp_path, BIG, card)
     assert 1 <= ratio <= WITHIN
 
 
-@pytest.mark.parametrize("card", card_names())
+@pytest.mark.parametrize("card", CARDS)
 def test_what_a_small_models_prefill_takes_beyond_its_operations_are_passes_over_hbm(tmp_path: Path, card: str) -> None:
     """At a hidden size of 4,096 norms, gates and sums over all tokens are up to 15 % of the products, one by one."""
     ratio, record = prefill_ratio(tmp_path, LLAMA, card)

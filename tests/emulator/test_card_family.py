@@ -1,0 +1,49 @@
+"""A card file that extends a shipped one states what differs; the rest is taken over, and only assumed."""
+
+from pathlib import Path
+
+import pytest
+
+from siltwin.emulator.spec import load_card
+from siltwin.isa.errors import ConfigError
+
+FASTER = """
+extends: h100-sxm
+name: faster
+description: an H100 with more bandwidth
+hbm:
+  bandwidth_bytes_per_s: {value: 5TB/s, evidence: measured, source: on my bench}
+"""
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_what_a_file_states_replaces_its_base_and_the_rest_is_assumed_alike(tmp_path: Path) -> None:
+    card, base = load_card(written(tmp_path, FASTER)), load_card("h100-sxm")
+    assert card.hbm.bandwidth_bytes_per_s == 5 * 10**12
+    assert card.evidence_of("hbm.bandwidth_bytes_per_s").evidence == "measured"
+    assert card.hbm.latency_ps == base.hbm.latency_ps and card.cores == base.cores and card.queues == base.queues
+    assert base.evidence_of("cores.count").evidence == "datasheet"
+    assert card.evidence_of("cores.count").evidence == "assumed", "another card's data sheet is not its own"
+    assert card.evidence_of("cores.count").source == "as h100-sxm: NVIDIA H100 SXM5 data sheet: SMs"
+    assert card.aliases == ()
+
+
+@pytest.mark.parametrize(
+    "before, after, says",
+    [
+        ("extends: h100-sxm", "extends: h100", "is no shipped card; choose from a100-sxm"),
+        ("extends: h100-sxm", "extends: [h100-sxm]", "is no shipped card"),
+        ("name: faster", "", "name: this field is missing"),
+        ("hbm:", "ram:", "ram: there is no such field"),
+        ("value: 5TB/s", "value: 5THz", "is not a number of bytes a second"),
+    ],
+)
+def test_a_careless_extension_is_refused(tmp_path: Path, before: str, after: str, says: str) -> None:
+    with pytest.raises(ConfigError, match="mine.yaml") as caught:
+        load_card(written(tmp_path, FASTER.replace(before, after)))
+    assert says in str(caught.value)
