@@ -1,0 +1,256 @@
+"""Reading measured tables: folders of CSV files, every row checked, repeats weighted, identical rows dropped."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import hashlib
+import io
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...emulator.calendar.solver import Ints
+from ...isa.errors import ConfigError
+from .schema import COLLECTIVES, KINDS, Column, TableKind, canonical, table_kind
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+MOST_APART = 2.0  # two measurements of one key further apart than this are no repeats
+SHOWN = 3  # faults named in an error
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredTable:
+    """The rows of one file that measure one operation on one device.
+
+    `columns` hold int64 or text [rows] by the names of `schema`, defaults filled in; `latency_ps` float64 [rows];
+    `weights` 1/n for each of n measurements of one key; `row_hashes` uint64 of a row's content, the same wherever the
+    row stands; `lines` the line in the file. `notes` say what was dropped or assumed.
+    """
+
+    device: str
+    card_name: str
+    op: str
+    library: str
+    columns: dict[str, Array]
+    latency_ps: Floats
+    weights: Floats
+    row_hashes: np.ndarray[Any, np.dtype[np.uint64]]
+    lines: Ints
+    path: Path
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.latency_ps)
+
+    def take(self, rows: Array) -> MeasuredTable:
+        """The rows at these places, or where a mask is true."""
+        return replace(
+            self,
+            columns={name: values[rows] for name, values in self.columns.items()},
+            latency_ps=self.latency_ps[rows],
+            weights=self.weights[rows],
+            row_hashes=self.row_hashes[rows],
+            lines=self.lines[rows],
+        )
+
+    @property
+    def noise(self) -> float | None:
+        """The mean relative distance of a repeated measurement from the mean of its key; None without repeats."""
+        repeated = self.weights < 1
+        if not repeated.any():
+            return None
+        _, groups = np.unique(_keys(self.columns), axis=0, return_inverse=True)
+        total = np.bincount(groups, self.latency_ps)
+        mean = total[groups] / np.bincount(groups)[groups]
+        return float(np.mean(np.abs(self.latency_ps / mean - 1)[repeated]))
+
+
+def read_measured(path: Path) -> list[MeasuredTable]:
+    """Every table of a device's folder, or of a folder of such (`a100_sxm/gemm.csv`, `h100_sxm/nccl.csv.gz`, ...).
+
+    ConfigError where there is none, and for any row that is no measurement, with file, line and reason.
+    """
+    if not path.is_dir():
+        raise ConfigError(f"{path}: no such folder; measured tables lie in folders, one a device")
+    folders = [path, *sorted(child for child in path.iterdir() if child.is_dir())]
+    found = [table for folder in folders for file in _table_files(folder) for table in read_table(file)]
+    if not found:
+        stems = ", ".join(kind.stem.replace("(?P<library>[a-z0-9]+)", "LIBRARY") for kind in KINDS)
+        raise ConfigError(f"{path}: no measured tables here or one folder deeper; known files: {stems} (.csv, .csv.gz)")
+    return found
+
+
+def card_name_of(device: str) -> str:
+    """The name of the card that a device's folder is about: `h100_sxm` is h100-sxm."""
+    return device.lower().replace("_", "-")
+
+
+def read_table(path: Path) -> list[MeasuredTable]:
+    """The tables of one file: one, or one for each collective in it."""
+    kind, library = table_kind(_stem(path)) or (None, "")
+    if kind is None:
+        raise ConfigError(f"{path}: not the name of a table; see docs/calibration.md")
+    header, lines, rows = _cells(path)
+    notes: list[str] = []
+    columns = {column.name: _column(path, column, header, lines, rows, notes) for column in kind.columns}
+    times = _times(path, kind, header, lines, rows) * kind.unit_ps
+    rungs: list[tuple[str, Array]] = [(kind.op, np.ones(len(rows), bool))]
+    if kind.op_column is not None:
+        spelled = columns.pop(kind.op_column)
+        rungs = [
+            (op, np.isin(spelled, [text for text, meant in COLLECTIVES.items() if meant == op]))
+            for op in dict.fromkeys(COLLECTIVES.values())
+        ]
+    where = np.array(lines, np.int64)
+    return [
+        _table(path, op, library, {k: v[mask] for k, v in columns.items()}, times[mask], where[mask], tuple(notes))
+        for op, mask in rungs
+        if mask.any()
+    ]
+
+
+def _table_files(folder: Path) -> list[Path]:
+    files = sorted(file for file in folder.iterdir() if file.name.endswith((".csv", ".csv.gz")))
+    return [file for file in files if table_kind(_stem(file)) is not None]
+
+
+def _stem(path: Path) -> str:
+    return path.name.removesuffix(".gz").removesuffix(".csv")
+
+
+def _cells(path: Path) -> tuple[dict[str, int], list[int], list[list[str]]]:
+    """(place of each column by name, line of each row, cells of each row); empty lines aside."""
+    try:
+        raw = path.read_bytes()
+        text = (gzip.decompress(raw) if path.name.endswith(".gz") else raw).decode("utf-8-sig")
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read as CSV: {error}") from None
+    reader = csv.reader(io.StringIO(text))
+    header = {name.strip(): place for place, name in enumerate(next(reader, []))}
+    lines, rows = [], []
+    for row in reader:
+        if row:
+            lines.append(reader.line_num)
+            rows.append(row)
+    if not rows:
+        raise ConfigError(f"{path}: has no rows under its header")
+    width = len(header)
+    refuse(path, ((line, f"has {len(row)} cells, the header {width}") for line, row in zip(lines, rows, strict=True)
+                  if len(row) != width))  # fmt: skip
+    return header, lines, rows
+
+
+def refuse(path: Path, faults: Iterable[tuple[int, str]]) -> None:
+    """ConfigError that names the file, the first faulty lines with what is wrong, and how many there are."""
+    found = list(faults)
+    if found:
+        shown = "; ".join(f"line {line}: {why}" for line, why in found[:SHOWN])
+        more = f"; and {len(found) - SHOWN} more lines" if len(found) > SHOWN else ""
+        raise ConfigError(f"{path}: {shown}{more}")
+
+
+def _column(
+    path: Path, column: Column, header: dict[str, int], lines: list[int], rows: list[list[str]], notes: list[str]
+) -> Array:
+    """The values of a column; its default, and a note, where the file has none."""
+    if column.name not in header:
+        if column.default is None:
+            raise ConfigError(
+                f"{path}: the column {column.name} ({column.about}) is missing; there are: {', '.join(header)}"
+            )
+        if column.default != "":
+            notes.append(f"{column.name} is not told: {column.default} is taken")
+        return np.full(len(rows), column.default)
+    place = header[column.name]
+    cells = [row[place] for row in rows]
+    if column.kind == "text":
+        spelled = {cell: canonical(column, cell) for cell in set(cells)}
+        legal = ", ".join(column.choices)
+        refuse(path, ((line, f"{column.name}={cell!r}; known: {legal}") for line, cell in zip(lines, cells, strict=True)
+                      if legal and spelled[cell] not in column.choices))  # fmt: skip
+        return np.array([spelled[cell] for cell in cells])
+    numbers = np.array([_number(cell) for cell in cells])
+    bad = ~(np.isfinite(numbers) & (numbers == np.round(numbers)) & (numbers >= column.least) & (numbers < 2**53))
+    refuse(path, ((lines[row], f"{column.name}={cells[row]!r} is not a whole number of at least {column.least}")
+                  for row in np.flatnonzero(bad)))  # fmt: skip
+    return numbers.astype(np.int64)
+
+
+def _number(cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        return float("nan")
+
+
+def _times(path: Path, kind: TableKind, header: dict[str, int], lines: list[int], rows: list[list[str]]) -> Floats:
+    """The measured times [rows] in the unit of their column."""
+    if kind.time not in header:
+        near = [name for name in header if any(word in name.lower() for word in ("time", "latency", "dur"))]
+        hint = f"; {', '.join(near)} would have to be converted and renamed" if near else ""
+        raise ConfigError(f"{path}: the column {kind.time} is missing{hint}; there are: {', '.join(header)}")
+    cells = [row[header[kind.time]] for row in rows]
+    times = np.array([_number(cell) for cell in cells])
+    bad = ~(np.isfinite(times) & (times > 0))
+    refuse(path, ((lines[row], f"{kind.time}={cells[row]!r} is not a time above 0") for row in np.flatnonzero(bad)))
+    return times
+
+
+def _table(
+    path: Path, op: str, library: str, columns: dict[str, Array], times_ps: Floats, lines: Ints, notes: tuple[str, ...]
+) -> MeasuredTable:
+    """A table without identical rows, repeats weighted; ConfigError for repeats that cannot be ones."""
+    device = path.parent.resolve().name
+    hashes = _hashes(op, library, columns, times_ps)
+    _, first = np.unique(hashes, return_index=True)
+    kept = np.sort(first)
+    if len(kept) < len(hashes):
+        dropped = sorted(set(range(len(hashes))) - set(kept.tolist()))
+        notes += (f"{len(dropped)} identical rows dropped (the first: line {lines[dropped[0]]})",)
+    columns = {name: values[kept] for name, values in columns.items()}
+    times_ps, lines = times_ps[kept], lines[kept]
+    _, groups, counts = np.unique(_keys(columns), axis=0, return_inverse=True, return_counts=True)
+    _refuse_far_repeats(path, groups, counts, times_ps, lines)
+    weights = 1 / counts[groups]
+    return MeasuredTable(
+        device, card_name_of(device), op, library, columns, times_ps, weights, hashes[kept], lines, path, notes
+    )
+
+
+def _keys(columns: dict[str, Array]) -> Ints:
+    """The key of each row as numbers: int64 [rows, columns]."""
+    coded = [
+        values if values.dtype.kind == "i" else np.unique(values, return_inverse=True)[1] for values in columns.values()
+    ]
+    keys: Ints = np.stack(coded, axis=1).astype(np.int64)
+    return keys
+
+
+def _refuse_far_repeats(path: Path, groups: Ints, counts: Ints, times_ps: Floats, lines: Ints) -> None:
+    low, high = np.full(len(counts), np.inf), np.zeros(len(counts))
+    np.minimum.at(low, groups, times_ps)
+    np.maximum.at(high, groups, times_ps)
+    far = np.flatnonzero(high > MOST_APART * low)
+    faults = []
+    for group in far:
+        own = np.flatnonzero(groups == group)
+        slow, fast = own[times_ps[own].argmax()], own[times_ps[own].argmin()]
+        times = f"took {high[group] / low[group]:.3g} times as long; repeats may differ by {MOST_APART:g}"
+        faults.append((int(lines[slow]), f"the same key as line {lines[fast]} {times}"))
+    refuse(path, faults)
+
+
+def _hashes(op: str, library: str, columns: dict[str, Array], times_ps: Floats) -> Any:
+    """uint64 [rows]: what a row measures and how long it took, whatever the file, its columns' order and spelling."""
+    names = sorted(columns)
+    cells = [columns[name].tolist() for name in names]
+    digests = bytearray()
+    for time_ps, *values in zip(np.round(times_ps).astype(np.int64).tolist(), *cells, strict=True):
+        told = "|".join(f"{name}={value}" for name, value in zip(names, values, strict=True))
+        digests += hashlib.blake2b(f"{op}|{library}|{told}|{time_ps}".encode(), digest_size=8).digest()
+    return np.frombuffer(bytes(digests), np.uint64)

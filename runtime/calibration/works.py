@@ -1,0 +1,146 @@
+"""From a row of a measured table to the Work of the instructions that do the same: what lowering would emit for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+
+from ...isa.activations import QUANTISE
+from ...isa.dtype import BF16, DTYPES, FP32, INT32, DType, parse_dtype
+from ...isa.errors import UnsupportedError
+from ...isa.formats.form import Form
+from ...isa.instruction import Dim, Instruction, TensorType
+from ...isa.latent import LATENT_ATTENTION
+from ...isa.operands import Ref
+from ...isa.program import Binding, Block, BoundShapes, Issue
+from ...isa.tensor import ATTENTION, MATMUL
+from ...isa.work import Work
+from .tables import MeasuredTable
+
+PAGE_TOKENS = 16
+PAGES, TABLE_PAGES = 1 << 20, 1 << 16  # shapes only: no byte of them is allocated, and no Work counts them
+NOPE_DIM, ROPE_DIM, LATENT_V_DIM, LATENT_DIM = 128, 64, 128, 512  # DeepSeek-V3's, which every table of MLA times
+Row = Mapping[str, int | str]
+Extents = dict[str, tuple[int, ...]]
+COLUMN_BLOCKS = {"fp8": 0, "fp8_block": 128}  # columns of a row that share a scale; 0: all
+
+
+def works_of(table: MeasuredTable) -> Iterator[tuple[Work, ...]]:
+    """The Work of each row's instructions, one after the other on one card.
+
+    UnsupportedError for an operation, or a type of operands, that no instruction stands for here.
+    """
+    if table.op not in _ROWS:
+        raise UnsupportedError(f"{table.path}: no single card's instructions stand for {table.op}")
+    build = _ROWS[table.op]
+    names = list(table.columns)
+    for values in zip(*(table.columns[name].tolist() for name in names), strict=True):
+        block, extents = build(dict(zip(names, values, strict=True)))
+        shapes = BoundShapes(block, {}, Binding(extents, {}))
+        yield tuple(issue.instruction.work(shapes) for issue in block.body)
+
+
+def can_stand_for(op: str) -> bool:
+    """Whether one card's instructions stand for a measured operation."""
+    return op in _ROWS
+
+
+def _block(name: str, body: tuple[Instruction, ...], types: dict[str, tuple[DType, tuple[Dim, ...]]]) -> Block:
+    params = tuple((key, TensorType(dtype, shape)) for key, (dtype, shape) in types.items())
+    return Block(name, params, (), tuple(Issue("alone", instruction) for instruction in body))
+
+
+def gemm_block(row: Row) -> tuple[Block, Extents]:
+    """A matrix product with m bound as an extent; fp8 input is quantised first, as libraries do in that row."""
+    kind = str(row["gemm_dtype"])
+    return _gemm(kind, int(row["n"]), int(row["k"])), {"m": (int(row["m"]),)}
+
+
+@lru_cache(maxsize=4096)
+def _gemm(kind: str, n: int, k: int) -> Block:
+    product = MATMUL(Ref("dst"), Ref("a"), Ref("w"), None)
+    if kind in DTYPES:
+        dtype = parse_dtype(kind)
+        out = dtype if dtype.is_float else BF16
+        return _block("gemm", (product,), {"dst": (out, ("m", n)), "a": (dtype, ("m", k)), "w": (dtype, (n, k))})
+    if kind not in COLUMN_BLOCKS:
+        raise UnsupportedError(f"no instruction stands here for a product of {kind}")
+    dtype, cols = parse_dtype("fp8"), COLUMN_BLOCKS[kind]
+    form = Form(dtype, "plain", 1, cols, FP32)
+    quantise = QUANTISE(Ref("a"), Ref("scales"), Ref("x"), form, 448.0, "nearest")
+    return _block("gemm", (quantise, product), {
+        "x": (BF16, ("m", k)), "scales": (FP32, ("m", form.column_blocks(k, 0))),
+        "dst": (BF16, ("m", n)), "a": (dtype, ("m", k)), "w": (dtype, (n, k)),
+    })  # fmt: skip
+
+
+def prefill_block(row: Row) -> tuple[Block, Extents]:
+    """Attention of whole prompts."""
+    batch, length = int(row["batch_size"]), int(row["isl"])
+    return _attention_of(row), _lengths(batch, length, length)
+
+
+def decode_block(row: Row) -> tuple[Block, Extents]:
+    """Attention of one new token a sequence."""
+    return _attention_of(row), _lengths(int(row["batch_size"]), 1, int(row["step"]) + 1)
+
+
+def _lengths(batch: int, queries: int, length: int) -> Extents:
+    return {"q": (queries,) * batch, "kv": (length,) * batch, "tokens": (batch * queries,), "batch": (batch,)}
+
+
+def _attention_of(row: Row) -> Block:
+    heads, kv_heads, dim = int(row["num_heads"]), int(row["num_key_value_heads"]), int(row["head_dim"])
+    return _attention(heads, kv_heads, dim, int(row["window_size"]), str(row["attn_dtype"]), str(row["kv_cache_dtype"]))
+
+
+_CONTEXT = (Ref("tables"), Ref("q_lens"), Ref("kv_lens"), "q", "kv")
+_TABLES: dict[str, tuple[DType, tuple[Dim, ...]]] = {
+    "tables": (INT32, ("batch", TABLE_PAGES)), "q_lens": (INT32, ("batch",)), "kv_lens": (INT32, ("batch",)),
+}  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def _attention(heads: int, kv_heads: int, dim: int, window: int, attn_dtype: str, kv_dtype: str) -> Block:
+    attention = ATTENTION(
+        Ref("dst"), Ref("query"), Ref("cache"), *_CONTEXT, heads, kv_heads, dim, dim, dim**-0.5, window
+    )
+    dtype = parse_dtype(attn_dtype)
+    return _block("attention", (attention,), {
+        "dst": (BF16, ("tokens", heads * dim)), "query": (dtype, ("tokens", heads * dim)),
+        "cache": (parse_dtype(kv_dtype), (PAGES, PAGE_TOKENS, kv_heads * 2 * dim)), **_TABLES,
+    })  # fmt: skip
+
+
+def mla_prefill_block(row: Row) -> tuple[Block, Extents]:
+    """Latent attention of whole prompts."""
+    batch, length = int(row["batch_size"]), int(row["isl"])
+    return _latent(int(row["num_heads"]), str(row["kv_cache_dtype"])), _lengths(batch, length, length)
+
+
+def mla_decode_block(row: Row) -> tuple[Block, Extents]:
+    """Latent attention of one new token a sequence."""
+    lengths = _lengths(int(row["batch_size"]), 1, int(row["step"]) + 1)
+    return _latent(int(row["num_heads"]), str(row["kv_cache_dtype"])), lengths
+
+
+@lru_cache(maxsize=256)
+def _latent(heads: int, kv_dtype: str) -> Block:
+    attention = LATENT_ATTENTION(
+        Ref("dst"), Ref("q_nope"), Ref("q_rope"), Ref("cache"), Ref("w"), *_CONTEXT,
+        heads, NOPE_DIM, ROPE_DIM, LATENT_V_DIM, (NOPE_DIM + ROPE_DIM) ** -0.5,
+    )  # fmt: skip
+    return _block("latent", (attention,), {
+        "dst": (BF16, ("tokens", heads * LATENT_V_DIM)), "q_nope": (BF16, ("tokens", heads * NOPE_DIM)),
+        "q_rope": (BF16, ("tokens", heads * ROPE_DIM)), "w": (BF16, (heads * (NOPE_DIM + LATENT_V_DIM), LATENT_DIM)),
+        "cache": (parse_dtype(kv_dtype), (PAGES, PAGE_TOKENS, LATENT_DIM + ROPE_DIM)), **_TABLES,
+    })  # fmt: skip
+
+
+_ROWS: dict[str, Callable[[Row], tuple[Block, Extents]]] = {
+    "gemm": gemm_block,
+    "prefill": prefill_block,
+    "decode": decode_block,
+    "mla_prefill": mla_prefill_block,
+    "mla_decode": mla_decode_block,
+}

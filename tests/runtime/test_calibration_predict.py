@@ -1,0 +1,55 @@
+"""What is predicted for a measured row is what a program of its instructions takes on the card."""
+
+from pathlib import Path
+
+import pytest
+
+from siltwin.emulator.cluster import Cluster
+from siltwin.emulator.spec import load_card
+from siltwin.emulator.ticket import Submission
+from siltwin.interconnect.cluster import make_cluster
+from siltwin.isa.program import Binding, Block, Buffer, Call, Extent, Issue, Program, Space
+from siltwin.runtime.calibration.predict import predicted_ps
+from siltwin.runtime.calibration.tables import read_measured
+from siltwin.runtime.calibration.works import Extents, decode_block, gemm_block, mla_decode_block, prefill_block
+
+HEADS = {"num_heads": 16, "num_key_value_heads": 4, "head_dim": 128, "window_size": 0}
+TYPES = {"attn_dtype": "bf16", "kv_cache_dtype": "bf16"}
+ROWS = {
+    "gemm": ({"gemm_dtype": "bf16", "m": 300, "n": 512, "k": 1024}, gemm_block),
+    "gemm_fp8": ({"gemm_dtype": "fp8_block", "m": 300, "n": 512, "k": 1024}, gemm_block),
+    "context_attention_vllm": ({"batch_size": 3, "isl": 700, **HEADS, **TYPES}, prefill_block),
+    "generation_attention_vllm": ({"batch_size": 5, "step": 999, **HEADS, **TYPES}, decode_block),
+    "generation_mla": (
+        {"batch_size": 5, "step": 999, "num_heads": 16, "tp_size": 8, "kv_cache_dtype": "bf16"},
+        mla_decode_block,
+    ),
+}
+
+
+def program_of(block: Block, extents: Extents) -> Program:
+    chained = tuple(
+        Issue("stream0", issue.instruction, (("stream0", place),)) for place, issue in enumerate(block.body)
+    )
+    block = Block(block.name, block.params, (), chained)
+    buffers = tuple(Buffer(name, kind, Space.ACTIVATION) for name, kind in block.params)
+    names = tuple(Extent(name, is_vector=name in ("q", "kv")) for name in extents)
+    queues = tuple(queue.name for queue in load_card("h100-sxm").queues)
+    call = Call(block.name, tuple(name for name, _ in block.params))
+    return Program("p", queues, names, (), (), buffers, (block,), (call,))
+
+
+@pytest.mark.parametrize("case", ROWS)
+def test_a_row_is_predicted_as_its_program_runs(case: str, tmp_path: Path) -> None:
+    row, block_of = ROWS[case]
+    (tmp_path / f"{case.removesuffix('_fp8')}.csv").write_text(
+        f"{','.join(row)},latency_ms\n{','.join(map(str, row.values()))},0.05\n"
+    )
+    (table,) = read_measured(tmp_path)
+    card = load_card("h100-sxm")
+    block, extents = block_of(row)
+    cluster = Cluster(card, make_cluster("single", 1, 10**10, 10**6).topology())
+    ticket = cluster.submit([Submission(0, program_of(block, extents), Binding(extents, {}), {})])
+    cluster.run_until(ticket)
+    assert predicted_ps(table, card).tolist() == [max(span.end_ps for span in ticket.spans)]
+    assert len(ticket.spans) == len(block.body)

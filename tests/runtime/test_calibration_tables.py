@@ -1,0 +1,104 @@
+"""Measured tables: what a row means, and what is no measurement."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from siltwin.isa.errors import ConfigError
+from siltwin.runtime.calibration.tables import MeasuredTable, read_measured
+
+GEMM = "gemm_dtype,m,n,k,latency_ms\n"
+ROWS = "bfloat16,1,4096,4096,0.02\nbfloat16,64,4096,4096,0.03\n"
+
+
+def folder(root: Path, device: str = "h100_sxm", **files: str) -> Path:
+    (root / device).mkdir()
+    for stem, text in files.items():
+        (root / device / f"{stem}.csv").write_text(text)
+    return root
+
+
+def only(tables: list[MeasuredTable]) -> MeasuredTable:
+    (table,) = tables
+    return table
+
+
+def refusal(root: Path, **files: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        read_measured(folder(root, **files))
+    return str(caught.value)
+
+
+def test_a_row_is_what_its_columns_say_and_milliseconds_become_picoseconds(tmp_path: Path) -> None:
+    table = only(read_measured(folder(tmp_path, gemm=GEMM + ROWS)))
+    assert (table.device, table.card_name, table.op) == ("h100_sxm", "h100-sxm", "gemm")
+    assert table.columns["m"].tolist() == [1, 64] and table.columns["gemm_dtype"].tolist() == ["bf16", "bf16"]
+    assert table.latency_ps.tolist() == [20_000_000, 30_000_000] and table.lines.tolist() == [2, 3]
+
+
+def test_a_device_folder_is_read_by_itself_and_compressed_files_alike(tmp_path: Path) -> None:
+    whole = only(read_measured(folder(tmp_path, gemm=GEMM + ROWS)))
+    (tmp_path / "h100_sxm" / "gemm.csv").unlink()
+    (tmp_path / "h100_sxm" / "gemm.csv.gz").write_bytes(gzip.compress((GEMM + ROWS).encode()))
+    again = only(read_measured(tmp_path / "h100_sxm"))
+    assert np.array_equal(again.row_hashes, whole.row_hashes) and again.device == "h100_sxm"
+
+
+def test_columns_that_are_not_there_have_stated_defaults(tmp_path: Path) -> None:
+    text = "batch_size,num_heads,num_key_value_heads,step,latency_ms\n4,32,8,1023,0.02\n"
+    table = only(read_measured(folder(tmp_path, generation_attention_vllm=text)))
+    assert (table.op, table.library) == ("decode", "vllm")
+    assert {name: values[0] for name, values in table.columns.items()} == {
+        "kernel_source": "", "batch_size": 4, "num_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
+        "window_size": 0, "attn_dtype": "bf16", "kv_cache_dtype": "bf16", "step": 1023,
+    }  # fmt: skip
+    assert "head_dim is not told: 128 is taken" in table.notes
+
+
+def test_an_identical_row_is_dropped_and_a_repeat_is_kept_at_half_the_weight(tmp_path: Path) -> None:
+    text = GEMM + ROWS + "bfloat16,1,4096,4096,0.02\nbfloat16,64,4096,4096,0.05\n"
+    table = only(read_measured(folder(tmp_path, gemm=text)))
+    assert table.latency_ps.tolist() == [2e7, 3e7, 5e7] and table.weights.tolist() == [1, 0.5, 0.5]
+    assert "1 identical rows dropped (the first: line 4)" in table.notes
+    assert table.noise == pytest.approx(0.25)  # 3 and 5 about 4
+
+
+def test_collectives_of_one_file_are_a_table_each(tmp_path: Path) -> None:
+    text = (
+        "op_name,nccl_dtype,num_gpus,message_size,latency_ms\nall_reduce,half,8,1024,0.02\nalltoall,half,8,1024,0.02\n"
+    )
+    assert [table.op for table in read_measured(folder(tmp_path, nccl=text))] == ["all_reduce", "all_to_all"]
+
+
+def test_a_hash_is_of_the_content_and_not_of_the_place_or_the_spelling(tmp_path: Path) -> None:
+    first = only(read_measured(folder(tmp_path, "one", gemm=GEMM + ROWS)))
+    other = "latency_ms,k,n,m,gemm_dtype\n0.03,4096,4096,64,bf16\n0.0301,4096,4096,64,bf16\n"
+    second = only(read_measured(folder(tmp_path, "two", gemm=other).joinpath("two")))
+    assert second.row_hashes[0] == first.row_hashes[1]
+    assert second.row_hashes[1] not in first.row_hashes
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (GEMM + ROWS + "bfloat16,8,4096,4096,0\n", "line 4: latency_ms='0' is not a time above 0"),
+        (GEMM + ROWS + "bfloat16,8,4096,4096,nan\n", "line 4: latency_ms='nan'"),
+        (GEMM + ROWS + "bfloat16,-8,4096,4096,0.02\n", "line 4: m='-8' is not a whole number of at least 1"),
+        (GEMM + ROWS + "bfloat16,8.5,4096,4096,0.02\n", "line 4: m='8.5'"),
+        (GEMM + ROWS + "bfloat16,many,4096,4096,0.02\n", "line 4: m='many'"),
+        (GEMM + ROWS + "bf61,8,4096,4096,0.02\n", "line 4: gemm_dtype='bf61'; known: bf16"),
+        (GEMM + ROWS + "bfloat16,8,4096,0.02\n", "line 4: has 4 cells, the header 5"),
+        (GEMM + ROWS + "bfloat16,64,4096,4096,0.0601\n", "line 4: the same key as line 3 took 2 times as long"),
+        (GEMM, "has no rows"),
+        ("gemm_dtype,m,n,latency_ms\nbf16,1,1,1\n", "the column k (columns of the input) is missing"),
+        ("gemm_dtype,m,n,k,latency_us\nbf16,1,1,1,1\n", "latency_us would have to be converted"),
+    ],
+)
+def test_what_is_no_measurement_is_refused_with_its_line_and_the_reason(tmp_path: Path, text: str, said: str) -> None:
+    assert said in refusal(tmp_path, gemm=text)
+
+
+def test_a_folder_without_tables_says_what_is_known(tmp_path: Path) -> None:
+    assert "generation_attention_LIBRARY" in refusal(tmp_path, notes="a\n1\n")
