@@ -20,10 +20,10 @@ from ..models.checkpoint import Checkpoint
 from ..models.graph import rope_tables
 from ..models.rope import rope_table
 from .binding import step_bindings, step_variants
-from .input_scales import Scales, input_scales, stored_scales
 from .context import Context
 from .halves import halves
 from .host import refuse_beyond_host
+from .input_scales import Scales, input_scales, stored_scales
 from .kv_cache import PagePool, PagePools
 from .layer_loads import LayerLoads, loads_of
 from .lowering.experts import expert_extent, slots_extent

@@ -20,9 +20,9 @@ from ..models.checkpoint import Checkpoint, open_checkpoint
 from ..models.graph import ropes
 from ..models.scale import scaled_checkpoint
 from .alerts import parse_alert
-from .input_scales import calibration_ids
 from .expert_room import parse_room
 from .fabric.sizes import parse_size
+from .input_scales import calibration_ids
 from .job import MOST_TOKENS, Job
 from .kv_policy import kv_policy_of
 from .layout import Layout, check_layout, parse_layout

@@ -1,12 +1,13 @@
-"""Pictures by matplotlib, which is loaded only here: the bench's curves, and a cluster's drawing as PNG."""
+"""Pictures: the bench's curves, and a cluster's drawing as PNG."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...isa.errors import ConfigError
+from ..figures import figure_of
 from .draw import Drawing, speed
 
 if TYPE_CHECKING:
@@ -16,27 +17,17 @@ ENDINGS = (".png", ".pdf", ".svg")
 
 
 def check_picture(path: str | None, endings: Sequence[str] = ENDINGS) -> None:
-    """Before any work: the file's ending is known and matplotlib is there; ConfigError says what to install."""
+    """Before any work: the file's ending is known and matplotlib is there."""
     if path is None:
         return
     if Path(path).suffix.lower() not in endings:
         raise ConfigError(f"{path!r} is no picture that can be written; end it in {' or '.join(endings)}")
-    _figure(1, 1)
-
-
-def _figure(width: float, height: float) -> Any:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ConfigError(
-            "drawing this needs matplotlib: pip install 'siltwin[plot]'; --svg draws without it"
-        ) from None
-    return Figure(figsize=(width, height), layout="constrained")
+    figure_of(1, 1)
 
 
 def plot_bench(report: BenchReport, path: str) -> None:
     """Time and bus bandwidth over size, a line for each algorithm that was emulated."""
-    figure = _figure(8, 8)
+    figure = figure_of(8, 8)
     time_axes, bandwidth_axes = figure.subplots(2, 1, sharex=True)
     curves = report.others or {report.rows[0].choice.algorithm: report.rows}
     for name, rows in curves.items():
@@ -61,7 +52,7 @@ def plot_cluster(drawing: Drawing, path: str) -> None:
     xs, ys = [x for x, _ in drawing.points], [-y for _, y in drawing.points]
     width = min(60.0, max(5.0, (max(xs) - min(xs)) / 60 + 2))
     height = min(40.0, max(4.0, (max(ys) - min(ys)) / 60 + 2))
-    figure = _figure(width, height)
+    figure = figure_of(width, height)
     axes = figure.subplots()
     for wire in drawing.wires:
         ends = (wire.source, wire.target)

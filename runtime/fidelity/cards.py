@@ -1,0 +1,49 @@
+"""Which card stands for a device that was measured: the one asked for, or the device's own under the other's fit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...emulator.spec import CardSpec, load_card
+from ...emulator.transfer import transferred
+from ...isa.errors import ConfigError
+
+DATA_SHEET = "its data sheet, and assumed constants for what no data sheet states"
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """The card that is compared with a device's tables, and in words what its constants rest on."""
+
+    card: CardSpec
+    rests_on: str
+
+
+def stand_in(device: str, asked: CardSpec | None) -> StandIn | None:
+    """The card for tables of this device (a card's name or alias); None where nothing stands for it.
+
+    Nothing asked: the shipped card. A card of that device itself stands for it. Constants that were fitted on another
+    device go with the device's own data sheet; a card without such constants says nothing of other devices.
+    """
+    if asked is not None and device in (asked.name, *asked.aliases):
+        return StandIn(asked, _fit(asked) or DATA_SHEET)
+    fit = None if asked is None else _fit(asked)
+    if asked is not None and fit is None:
+        return None
+    try:
+        shipped = load_card(device)
+    except ConfigError:
+        return None
+    if asked is None:
+        return StandIn(shipped, DATA_SHEET)
+    if shipped.name == asked.name:
+        return StandIn(asked, fit or DATA_SHEET)
+    return StandIn(transferred(shipped, asked), f"its data sheet, with what was fitted on {asked.name}: {fit}")
+
+
+def _fit(card: CardSpec) -> str:
+    """What a card's fitted constants rest on, in words; "" for a card that has only assumed ones."""
+    found = {
+        e.source: None for path, e in card.evidence.items() if path.startswith("tuning") and e.evidence != "assumed"
+    }
+    return "; ".join(found)
