@@ -9,6 +9,7 @@ from typing import NamedTuple
 from ..isa.errors import SiltwinError
 from ..isa.program import Binding, BoundShapes
 from ..isa.work import Work
+from .energy import operations_nj
 from .site import Site
 from .spec import CardSpec
 from .timeline import Timeline
@@ -21,10 +22,11 @@ KEPT_VALUES = 1 << 12
 
 
 class Cost(NamedTuple):
-    """An instruction's Work for a binding, and what that asks of the card."""
+    """An instruction's Work for a binding, what that asks of the card, and nanojoules that its operations take."""
 
     work: Work
     demand: UnitDemand
+    operations_nj: int
 
 
 class Reads(NamedTuple):
@@ -173,7 +175,7 @@ class Costs:
             if cost is None:
                 if len(self._by_work) >= KEPT_VALUES:
                     self._by_work.clear()
-                cost = self._by_work[work] = Cost(work, demand(work, self._card))
+                cost = self._by_work[work] = _cost(work, self._card)
         except SiltwinError as error:
             raise type(error)(f"program {program.name}, {site}: {error}") from error
         reads, bound = shapes.reads, site.extents
@@ -183,6 +185,11 @@ class Costs:
         values = [numbers[bound.get(name, name)] for name in reads.extents]
         table[*values, *[binding.group_index[name] for name in reads.groups]] = cost
         return reads, cost
+
+
+def _cost(work: Work, card: CardSpec) -> Cost:
+    asked = demand(work, card)
+    return Cost(work, asked, operations_nj(work, asked.clock_fraction, card))
 
 
 class _Numbers(dict[str, int]):

@@ -10,7 +10,7 @@ import numpy as np
 from .calendar.solver import Ints
 from .card import Card, Op
 from .intervals import covered_ps, gained_ps
-from .op_columns import use_of
+from .op_columns import power_of, use_of
 from .span_columns import CardColumns, alike_all_along
 
 LINK = "link"
@@ -18,11 +18,15 @@ Met = Mapping[tuple[int, str], Ints]
 
 
 class SiteUse(NamedTuple):
-    """What one execution of each site takes: `busy[site, unit]` whether it keeps a unit busy, `asks` how much of it."""
+    """What one execution of each site takes: `busy[site, unit]` whether it keeps a unit busy, `asks` how much of it.
+
+    `operations_nj` are the nanojoules of its operations.
+    """
 
     ops: Sequence[Op]  # kept alive, since it is found by its identity
     busy: Ints
     asks: Ints
+    operations_nj: Ints
 
 
 class Together(NamedTuple):
@@ -41,6 +45,7 @@ class UnitsUsed:
         self._first = min(cards[0].resources.values())
         self._busy_ps = np.zeros((len(cards), len(self.units)), np.int64)
         self._amounts = np.zeros_like(self._busy_ps)
+        self._operations_nj = np.zeros(len(cards), np.int64)
         self._open: list[Together] = []
         self._uses: dict[int, SiteUse] = {}
 
@@ -50,6 +55,7 @@ class UnitsUsed:
             use = self._use(card.ops)
             counts = np.bincount(card.sites, minlength=len(card.ops))
             self._amounts[list(card.ranks)] += counts @ use.asks
+            self._operations_nj[list(card.ranks)] += counts @ use.operations_nj
         self._open.append(Together({rank: card for card in cards for rank in card.ranks}, met))
 
     def settle(self) -> None:
@@ -65,6 +71,10 @@ class UnitsUsed:
         return dict(zip(self.units, busy.tolist(), strict=True)), dict(
             zip(self.units, self._amounts[rank].tolist(), strict=True)
         )
+
+    def drawn(self) -> tuple[Ints, Ints]:
+        """Of every card the nanojoules of its operations, and the bytes of HBM that these asked by themselves."""
+        return self._operations_nj, self._amounts[:, self._number["hbm"]]
 
     def _open_ps(self, rank: int) -> Ints:
         """How long each unit of a card was busy in what is not summed up yet."""
@@ -88,5 +98,7 @@ class UnitsUsed:
     def _use(self, ops: Sequence[Op]) -> SiteUse:
         found = self._uses.get(id(ops))
         if found is None:
-            found = self._uses[id(ops)] = SiteUse(ops, *use_of(ops, self._number, self._first))
+            found = self._uses[id(ops)] = SiteUse(
+                ops, *use_of(ops, self._number, self._first), power_of(ops).operations_nj
+            )
         return found

@@ -8,8 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from ..interconnect.topology import Topology
+from .calendar.activity import Demand
 from .calendar.solver import Ints
 from .card import Card
+from .energy import Drawn
 from .exchange import Exchanged
 from .exchange_use import Times, alike, asked
 from .intervals import covered_ps
@@ -41,6 +43,7 @@ class Ledger:
         self, cards: Sequence[Card], topology: Topology, link_resources: range, nodes: Sequence[int], resources: int
     ) -> None:
         self._cards, self._topology, self._link_resources = cards, topology, link_resources
+        self._hbm = np.array([card.resources["hbm"] for card in cards])
         self._owner = {index: (card.rank, unit) for card in cards for unit, index in card.resources.items()}
         rank_of = np.full(topology.nodes, NOBODY)
         rank_of[list(nodes)] = np.arange(len(nodes))
@@ -91,6 +94,25 @@ class Ledger:
         num_bytes = int(self._link_bytes[self._source == rank].sum())
         usage[LINK] = Usage(busy[LINK], int(self._alone_ps[rank]), None, num_bytes)
         return usage
+
+    def drawn(self) -> Drawn:
+        """What operations and bytes took of every card in all that has been added."""
+        operations_nj, alone = self._units.drawn()
+        return Drawn(operations_nj.copy(), alone + self._amounts[self._hbm], self._leaving(self._link_bytes))
+
+    def moved(self, demand: Demand) -> Drawn:
+        """The same of one exchange, of which only bytes are told."""
+        resources, amounts = asked(demand, 1)
+        all_of = np.zeros_like(self._amounts)
+        np.add.at(all_of, resources, amounts)
+        links = all_of[self._link_resources.start : self._link_resources.stop]
+        return Drawn(np.zeros(len(self._cards), np.int64), all_of[self._hbm], self._leaving(links))
+
+    def _leaving(self, link_bytes: Ints) -> Ints:
+        """Bytes on the links that leave each card, [cards], from those of every link."""
+        found = np.zeros(len(self._cards), np.int64)
+        np.add.at(found, self._source[self._source != NOBODY], link_bytes[self._source != NOBODY])
+        return found
 
     @property
     def _link_bytes(self) -> Ints:

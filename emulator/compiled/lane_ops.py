@@ -19,8 +19,10 @@ from ..calendar.solver import Ints
 from ..card import Card, Op
 from ..costs import Costs
 from ..digest import digest_of
+from ..energy import operations_nj
 from ..lane_costs import Lanes, LaneSizes, lane_work, of_lane, rows_of
 from ..lane_jobs import Alike, Job, jobs_of
+from ..op_columns import Power
 from ..site import Site
 from ..timeline import Timeline
 from ..units.lanes import LaneDemand, lane_demand
@@ -39,7 +41,8 @@ class Exchanges(NamedTuple):
 class Batch:
     """What a program's questions cost on all ranks of a submission; `lanes` are the questions that differ by rank.
 
-    `rows` [ranks, lanes, OP_COLUMNS] and `amounts` [ranks, lanes, resources] are theirs. Shares stand in the calendar's
+    `rows` [ranks, lanes, OP_COLUMNS], `amounts` [ranks, lanes, resources] and `power`, of which each column is [ranks,
+    lanes], are theirs. Shares stand in the calendar's
     tables until `release`.
     """
 
@@ -67,6 +70,7 @@ class Batch:
         shape = len(self.bindings), len(numbers)
         self.rows = np.zeros((*shape, OP_COLUMNS), np.int64)
         self.amounts = np.zeros((*shape, len(self.card.resources)), np.int64)
+        self.power = Power(np.zeros(shape, np.int64), np.ones(shape))
         for job in jobs_of(self.timeline.questions, numbers, groups, self.costs):
             if not self._do(job):
                 self._one_by_one(job)
@@ -98,10 +102,14 @@ class Batch:
         rows = np.empty((sum(sizes), OP_COLUMNS), np.int64)
         rows[:, FIXED], rows[:, ALONE], rows[:, SHARE] = demand.fixed_ps, demand.alone_ps, share
         rows[:, BOUND], rows[:, ADDS] = demand.bounds, 1
-        own = zip(job.places, job.asked, np.split(rows, cuts), np.split(amounts, cuts), strict=True)
-        for places, asked, some, asks in own:
+        taken = operations_nj(work, demand.clock_fraction, self.card.spec)
+        power = [np.split(np.broadcast_to(column, len(rows)), cuts) for column in (taken, demand.clock_fraction)]
+        own = zip(job.places, job.asked, np.split(rows, cuts), np.split(amounts, cuts), *power, strict=True)
+        for places, asked, some, asks, energies, fractions in own:
             down, across = np.ix_(places, self._place[asked])
             self.rows[down, across] = some[:, None]
+            for column, one in zip(self.power, (energies, fractions), strict=True):
+                column[down, across] = one[:, None]
             for number, unit in enumerate(units):
                 self.amounts[down, across, unit - self._first] = asks[:, None, number]
         return True
@@ -216,7 +224,10 @@ class Batch:
             for number in asked:
                 ops = [self.op(place, number) for place in places.tolist()]
                 at = int(self._place[number])
-                self.rows[places, at] = Ops(ops, np.arange(len(ops)), self.shares).rows
+                alone = Ops(ops, np.arange(len(ops)), self.shares)
+                self.rows[places, at] = alone.rows
+                for column, own in zip(self.power, alone.power(), strict=True):
+                    column[places, at] = own
                 for place, op in zip(places.tolist(), ops, strict=True):
                     for unit, amount in op.demand.amounts if op.runs_alone else ():
                         self.amounts[place, at, unit - self._first] = amount
@@ -249,7 +260,8 @@ class Batch:
         """For every rank of the batch the first in whose lanes all is equal, all-to-alls included."""
         rows = self.rows.copy()
         rows[:, :, SHARE] = 0  # which follows from the amounts
-        keys = [(own.tobytes(), asks.tobytes()) for own, asks in zip(rows, self.amounts, strict=True)]
+        columns = zip(rows, self.amounts, self.power.operations_nj, strict=True)
+        keys = [tuple([column.tobytes() for column in own]) for own in columns]
         numbers: dict[object, int] = {}
         found = [numbers.setdefault(key, place) for place, key in enumerate(keys)]
         if len(numbers) == len(found):
@@ -294,11 +306,12 @@ class LaneOps(Ops):
         return self.base.course, *self._told
 
     @cached_property
-    def _told(self) -> tuple[bytes, bytes]:
+    def _told(self) -> tuple[bytes, bytes, bytes]:
         """What tells lanes apart: not the places of their shares in a table, for amounts say what they are."""
         rows = self.batch.rows[self.place].copy()
         rows[:, SHARE] = NONE
-        return digest_of(rows), digest_of(self.batch.amounts[self.place])
+        batch, place = self.batch, self.place
+        return digest_of(rows), digest_of(batch.amounts[place]), digest_of(batch.power.operations_nj[place])
 
     @property
     def exchanges(self) -> object:
@@ -316,6 +329,15 @@ class LaneOps(Ops):
         rows = self.base.by_question.copy()
         rows[self.batch.lanes] = self.batch.rows[self.place]
         return rows
+
+    @cached_property
+    def power_by_question(self) -> Power:
+        """As `Ops.power_by_question`."""
+        base, own, lanes = self.base.power_by_question, self.batch.power, self.batch.lanes
+        found = Power(base.operations_nj.copy(), base.clock_fraction.copy())
+        found.operations_nj[lanes] = own.operations_nj[self.place]
+        found.clock_fraction[lanes] = own.clock_fraction[self.place]
+        return found
 
     def use_by_question(self, number: Mapping[str, int], first: int) -> tuple[Ints, Ints]:
         """As `Ops.use_by_question`."""

@@ -11,7 +11,7 @@ import numpy as np
 from ..calendar.solver import Ints
 from ..card import Op
 from ..digest import digest_of
-from ..op_columns import OpColumns, use_of
+from ..op_columns import OpColumns, Power, power_of, use_of
 from ..span import BOUNDS
 from .flatten import ACTIONS, LINKED, Shares
 from .machine import NONE, OP_COLUMNS
@@ -84,6 +84,18 @@ class Ops(OpColumns):
         own = op.action not in LINKED or op.runs_alone
         share = self._shares.of(demand) if own and demand.alone_ps else NONE
         return demand.fixed_ps, demand.alone_ps, share, BOUNDS.index(op.bound), int(op.runs_alone)
+
+    def power(self) -> Power:
+        """As `OpColumns.power`."""
+        energies, fractions = self.power_by_question
+        return Power(energies[self.asked], fractions[self.asked])
+
+    @cached_property
+    def power_by_question(self) -> Power:
+        """The same, by question."""
+        distinct, of_question = self._distinct
+        energies, fractions = power_of(distinct)
+        return Power(energies[of_question], fractions[of_question])
 
     def use(self, number: Mapping[str, int], first: int) -> tuple[Ints, Ints]:
         """As `OpColumns.use`."""

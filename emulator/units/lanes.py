@@ -30,6 +30,7 @@ class LaneDemand(NamedTuple):
     alone_ps: Ints
     amounts: dict[str, Ints]
     bounds: Ints
+    clock_fraction: Any = 1.0
 
 
 def lane_demand(work: Work, card: CardSpec, lanes: int) -> LaneDemand | None:

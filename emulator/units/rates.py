@@ -23,13 +23,15 @@ class UnitDemand:
     `fixed_ps` holds its queue and no rate (dispatch, latency); then the amounts flow together for `alone_ps`. An
     amount is (resource kind, quantity): "tensor", "vector", "dma" in cycles of the whole unit at the card's clock;
     "hbm" and "host" in bytes. No amount needs more than its resource's capacity over `alone_ps`. `bound` says what
-    held the instruction.
+    held the instruction. `clock_fraction` of the card's clock is what it sustains under the card's power, and is in the
+    times already.
     """
 
     fixed_ps: int
     alone_ps: int
     amounts: tuple[tuple[str, int], ...]
     bound: Bound
+    clock_fraction: float = 1.0
 
 
 @lru_cache(maxsize=64)

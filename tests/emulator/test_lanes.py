@@ -23,7 +23,7 @@ from siltwin.emulator.compiled.lane_ops import Batch, LaneOps
 from siltwin.emulator.compiled.ops import Ops
 from siltwin.emulator.costs import Costs
 from siltwin.emulator.lane_costs import IN_LANES
-from siltwin.emulator.op_columns import use_of
+from siltwin.emulator.op_columns import power_of, use_of
 from siltwin.emulator.span import in_order
 from siltwin.emulator.spec import CardSpec, load_card
 from siltwin.emulator.ticket import Submission
@@ -154,6 +154,8 @@ def in_lanes_and_alone(card: CardSpec, bindings: list[Binding], more: str = "") 
         assert [list(row) for row in described(calendar, ops[rank])] == [list(row) for row in described(calendar, one)]
         assert (ops[rank].actions == one.actions).all()
         for made, expected in zip(ops[rank].use(numbers, 0), use_of(list(one), numbers, 0), strict=True):
+            assert (made == expected).all()
+        for made, expected in zip(ops[rank].power(), power_of(list(one)), strict=True):
             assert (made == expected).all()
         assert list(ops[rank]) == list(one)
         for number, op in enumerate(one.made):
