@@ -6,21 +6,21 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from .cli_align import align_options, taken
 from .cli_exits import GATE_FAILED, NOT_ALIGNED, OUT_OF_MEMORY, USER_ERROR, Siltwin
-from .cli_job import given_of, job_of, job_options
+from .cli_fabric import fabric
+from .cli_job import job_of, job_options
+from .cli_measured import fidelity
+from .cli_show import CONTEXT, JSON_OPTION, STDOUT, show
 from .isa.errors import ConfigError
 
 if TYPE_CHECKING:
     from .runtime.report import Report
-    from .runtime.report_document import Document
 
-STDOUT = "-"
 SCHEMAS = (
     "report",
     "oom",
@@ -37,9 +37,6 @@ SCHEMAS = (
 )
 
 
-CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-
-
 @click.group(cls=Siltwin, context_settings=CONTEXT)
 @click.version_option(package_name="siltwin", prog_name="siltwin")
 def cli() -> None:
@@ -50,7 +47,8 @@ def cli() -> None:
     """
 
 
-JSON_OPTION = click.option("--json", "json_to", metavar="FILE|-", help="Write the report as JSON; - is stdout.")
+cli.add_command(fabric)
+cli.add_command(fidelity)
 
 
 @cli.command()
@@ -105,7 +103,7 @@ def run(
         write_logits(logits_to, result)
     if routing_to is not None:
         write_routing(routing_to, result)
-    _show(result.report, print_report, json_to)
+    show(result.report, print_report, json_to)
     _exit_if_out_of_memory(result.report)
     if any(alert.crossed for alert in result.report.alerts):
         raise click.exceptions.Exit(GATE_FAILED)
@@ -123,7 +121,7 @@ def _sweep(text: str, json_to: str | None, **asked: Any) -> None:
     check_outputs(json_to)
     with DelayedProgress(sys.stderr, "reading the model") as progress:
         report = run_sweep(job, swept, progress)
-    _show(report, print_sweep, json_to)
+    show(report, print_sweep, json_to)
     if not report.ran:
         ran_out = any(point.status == "oom" for point in report.points)
         raise click.exceptions.Exit(OUT_OF_MEMORY if ran_out else USER_ERROR)
@@ -147,7 +145,7 @@ def align(json_to: str | None, **asked: Any) -> None:
 
     with DelayedProgress(sys.stderr, "comparing with the reference"):
         report = align_job(job, ask)
-    _show(report, print_align, json_to)
+    show(report, print_align, json_to)
     if report.verdict != "aligned":
         raise click.exceptions.Exit(NOT_ALIGNED)
 
@@ -168,7 +166,7 @@ def limits(json_to: str | None, **asked: Any) -> None:
 
     with DelayedProgress(sys.stderr, "replaying the job's memory"):
         report = find_limits(job)
-    _show(report, print_limits, json_to)
+    show(report, print_limits, json_to)
     if report.cannot_fit:
         click.echo(f"{report.model.name} cannot fit: neither fewer sequences nor shorter ones would", err=True)
         raise click.exceptions.Exit(OUT_OF_MEMORY)
@@ -190,7 +188,7 @@ def plan(json_to: str | None, helps: bool, **asked: Any) -> None:
 
     with DelayedProgress(sys.stderr, "adding up the job's memory"):
         report = plan_job(job, helps)
-    _show(report, print_plan, json_to)
+    show(report, print_plan, json_to)
 
 
 @cli.command()
@@ -208,7 +206,7 @@ def coverage(json_to: str | None, **asked: Any) -> None:
 
     with DelayedProgress(sys.stderr, "emulating operators"):
         report = cover(job)
-    _show(report, print_coverage, json_to)
+    show(report, print_coverage, json_to)
     if not report.complete:
         raise click.exceptions.Exit(GATE_FAILED)
 
@@ -224,9 +222,9 @@ def cards(name: str | None, json_to: str | None) -> None:
 
     check_outputs(json_to)
     if name is None:
-        _show(cards_report(), print_cards, json_to)
+        show(cards_report(), print_cards, json_to)
     else:
-        _show(card_detail(name), print_card, json_to)
+        show(card_detail(name), print_card, json_to)
 
 
 @cli.command()
@@ -239,7 +237,7 @@ def models(name: str | None, json_to: str | None) -> None:
     from .runtime.render_lists import print_models
 
     check_outputs(json_to)
-    _show(models_report() if name is None else model_report(name), print_models, json_to)
+    show(models_report() if name is None else model_report(name), print_models, json_to)
 
 
 @cli.command()
@@ -257,71 +255,11 @@ def cluster(name: str | None, svg_to: str | None, png_to: str | None, json_to: s
     check_outputs(json_to, svg_to, png_to)
     check_pictures(name, svg_to, png_to)
     if name is None:
-        _show(clusters_report(), print_clusters, json_to)
+        show(clusters_report(), print_clusters, json_to)
         return
     detail = cluster_detail(name)
     draw_cluster(name, svg_to, png_to)
-    _show(detail, print_cluster, json_to)
-
-
-@cli.group(context_settings=CONTEXT)
-def fabric() -> None:
-    """Measure collectives on an emulated cluster, and tune which algorithm runs when."""
-
-
-CLUSTER_OPTION = click.option("--cluster", required=True, metavar="NAME|FILE", help="See `siltwin cluster`.")
-ENDS_OPTION = click.option("--card", metavar="NAME|FILE", help="The card at the ends (default: ideal ends).")
-
-
-@fabric.command()
-@CLUSTER_OPTION
-@click.option("--collective", metavar="NAME", help="all_reduce (the default), all_gather, reduce_scatter, ...")
-@click.option("--ranks", type=int, metavar="N", help="Cards 0 to N - 1 (default: the whole cluster).")
-@click.option("--group", metavar="0,1,2..", help="These cards instead, in group order; ranges as 0-7.")
-@click.option("--sizes", metavar="LOW:HIGH", help="1KiB:1GiB (the default), 64MiB, or 1KiB,1MiB; as nccl-tests.")
-@click.option("--factor", type=float, metavar="X", help="From size to size in a range (default: 2).")
-@click.option("--algorithm", metavar="NAME,..|all", help="Instead of what the cluster chooses.")
-@click.option("--protocol", metavar="NAME", help="Instead of what the cluster chooses.")
-@ENDS_OPTION
-@click.option("--dtype", metavar="DTYPE", help="Of the elements (default: float32).")
-@click.option("--json", "json_to", metavar="FILE|-", help="Write the rows as a JSON list; - is stdout.")
-@click.option("--plot", "plot_to", metavar="FILE.png", help="Plot time and bandwidth (needs siltwin[plot]).")
-def bench(json_to: str | None, plot_to: str | None, **asked: Any) -> None:
-    """Time a collective alone at many sizes, as nccl-tests does: time, algbw, busbw, crossovers, busiest link."""
-    from .runtime.fabric.bench import Ask, run_bench
-    from .runtime.fabric.plot import check_picture, plot_bench
-    from .runtime.fabric.render import print_bench
-    from .runtime.files import check_outputs
-    from .runtime.progress import DelayedProgress
-
-    check_outputs(json_to, plot_to)
-    check_picture(plot_to)
-    with DelayedProgress(sys.stderr, "emulating") as progress:
-        report = run_bench(Ask(**given_of(asked)), progress)
-    if plot_to is not None:
-        plot_bench(report, plot_to)
-    _show(report, print_bench, json_to)
-
-
-@fabric.command()
-@CLUSTER_OPTION
-@ENDS_OPTION
-@click.option("--collectives", metavar="NAME,..", help="Only these (default: all).")
-@click.option("--sizes", metavar="LOW:HIGH", help="1KiB:1GiB by fours is the default.")
-@click.option("--ranks", metavar="2,4,8", help="Group sizes (default: powers of two and whole units, up to 64).")
-@click.option("-o", "--output", metavar="FILE.yaml", help="Write the cluster's file with the table in it.")
-def tune(output: str | None, **asked: Any) -> None:
-    """Emulate every algorithm by collective, group and size, and write the fastest into a cluster file."""
-    from .runtime.fabric.render import print_tune
-    from .runtime.fabric.tune import tune as tune_cluster
-    from .runtime.files import check_outputs
-    from .runtime.progress import DelayedProgress
-    from .runtime.terminal import console_for
-
-    check_outputs(None, output)
-    with DelayedProgress(sys.stderr, "emulating") as progress:
-        report = tune_cluster(output=output, progress=progress, **given_of(asked))
-    print_tune(report, console_for(sys.stdout))
+    show(detail, print_cluster, json_to)
 
 
 OUTPUT_OPTION = click.option("-o", "--output", metavar="FILE|-", default=STDOUT, help="Where to (default: stdout).")
@@ -362,18 +300,6 @@ def schema(kind: str) -> None:
     from .runtime.schemas import schema_of
 
     click.echo(json.dumps(schema_of(kind), indent=1))
-
-
-def _show(report: Any, print_text: Callable[[Any, Any], None], json_to: str | None) -> None:
-    """Print a report as text, or as JSON in its place; JSON into a file stands beside the text."""
-    from .runtime.files import write_file
-    from .runtime.terminal import console_for
-
-    document: Document = report
-    if json_to is not None:
-        write_file(json_to, lambda stream: stream.write(document.to_json().encode()))
-    if json_to != STDOUT:
-        print_text(report, console_for(sys.stdout))
 
 
 def _exit_if_out_of_memory(report: Report) -> None:

@@ -25,10 +25,10 @@ def stand_in(device: str, asked: CardSpec | None) -> StandIn | None:
     Nothing asked: the shipped card. A card of that device itself stands for it. Constants that were fitted on another
     device go with the device's own data sheet; a card without such constants says nothing of other devices.
     """
+    fit = "" if asked is None else _fit(asked)
     if asked is not None and device in (asked.name, *asked.aliases):
-        return StandIn(asked, _fit(asked) or DATA_SHEET)
-    fit = None if asked is None else _fit(asked)
-    if asked is not None and fit is None:
+        return StandIn(asked, fit or DATA_SHEET)
+    if asked is not None and not fit:
         return None
     try:
         shipped = load_card(device)
@@ -37,7 +37,7 @@ def stand_in(device: str, asked: CardSpec | None) -> StandIn | None:
     if asked is None:
         return StandIn(shipped, DATA_SHEET)
     if shipped.name == asked.name:
-        return StandIn(asked, fit or DATA_SHEET)
+        return StandIn(asked, fit)
     return StandIn(transferred(shipped, asked), f"its data sheet, with what was fitted on {asked.name}: {fit}")
 
 
