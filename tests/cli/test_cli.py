@@ -192,6 +192,7 @@ def test_every_command_has_help_and_every_option_says_what_it_does(siltwin: Cli)
         "models",
         "cluster",
         "fabric",
+        "fidelity",
         "asm",
         "disasm",
         "schema",
