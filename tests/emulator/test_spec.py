@@ -45,8 +45,16 @@ def test_every_shipped_card_loads_by_its_file_name(name: str) -> None:
         ("a100-sxm", 312, 80, 2039),
         ("h100-sxm", 989, 80, 3350),
         ("h200-sxm", 989, 143771 / 1024, 4800),
+        ("b200-sxm", 2250, 183359 / 1024, 8000),
+        ("mi300x", 1307.4, 192, 5300),
+        ("mi210", 181, 64, 1600),
+        ("gaudi-3", 1677.7, 128, 3700),
+        ("tpu-v5p", 458.8, 95, 2800),
+        ("tpu-v6e", 917.5, 32, 1600),
         ("ascend-910b2", 353.9, 64, 1600),
         ("ascend-910c", 376, 64, 1600),
+        ("ascend-950pr", 432.5, 128, 1600),
+        ("ascend-950dt", 432.5, 96, 4000),
     ],
 )
 def test_a_shipped_card_holds_its_data_sheet(name: str, tera_ops: float, gib: int, giga_bytes: int) -> None:
@@ -55,6 +63,14 @@ def test_a_shipped_card_holds_its_data_sheet(name: str, tera_ops: float, gib: in
     assert card.hbm.capacity_bytes == gib * 2**30
     assert card.hbm.bandwidth_bytes_per_s == giga_bytes * 10**9
     assert card.evidence_of("hbm.bandwidth_bytes_per_s").evidence == "datasheet"
+
+
+def test_the_950dt_has_the_950prs_cubes_and_the_table_counts_its_vector_lanes_too() -> None:
+    pr, dt = load_card("950pr"), load_card("950dt")
+    assert dt.tensor.rate == pr.tensor.rate and dt.cores == pr.cores
+    lanes = 2 * dt.cores.count * dt.vector.lanes_of(2) * dt.clock_hz
+    assert dt.peak_ops_per_s(BF16) + lanes == pytest.approx(486e12, rel=0.002)  # the table's bf16 TFLOPS
+    assert dt.peak_ops_per_s(DTYPES["fp8_e4m3"]) + lanes == pytest.approx(919e12, rel=0.002)
 
 
 def test_the_910c_is_one_die_of_a_package_of_two() -> None:
