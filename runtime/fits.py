@@ -120,7 +120,7 @@ def _guess(plan_of: Callable[[int], JobPlan], most: int, need: Need, step: int) 
     for _ in range(MOST_LINES):
         grown = (at_bytes - before_bytes) * (1 if at > before else -1)
         if grown <= 0:
-            return most
+            return at  # the search doubles its stride from there, and the most costs most
         found = max(1, min(most, at + (capacity - at_bytes) * abs(at - before) // grown))
         if found in (1, most) or abs(found - at) <= 2 * step:  # the search tries it first, and the most costs most
             return found

@@ -127,30 +127,34 @@ class Search:
         by_cards: dict[int, list[Layout]] = {}
         for layout in sorted(layouts, key=self.room.need_bytes):
             by_cards.setdefault(layout.cards, []).append(layout)
-        shortage: list[Layout] = []
+        shortages: list[list[Layout]] = []
         for cards in sorted(by_cards):
             promising = by_cards[cards][:MOST_OF_COUNT]
             for layout in (one for one in promising if self.room.need_bytes(one) <= self.room.capacity_bytes):
                 asked = self.ask(layout)
                 if asked is not None and asked.fits:
-                    return _cards(self._emulated(layout), self._first_broken(shortage))
-            shortage = promising
-        return _cards(None, self._first_broken(shortage))
+                    return self._down(self._emulated(layout), shortages)
+            shortages.append(promising)
+        return self._down(None, shortages)
+
+    def _down(self, last: Held | Broken | None, shortages: list[list[Layout]]) -> Boundary:
+        """The boundary below what holds the job: a bound that says too much hid fewer cards that hold it as well."""
+        assert not isinstance(last, Broken), "a budget is what the allocator takes"
+        for layouts in reversed(shortages):
+            found = self._first(layouts)
+            if isinstance(found, Broken):
+                return Boundary(of="cards", last=last, first=found, end=None)
+            last = found or last
+        return Boundary(of="cards", last=last, first=None, end="no legal layout has fewer cards")
 
     def _emulated(self, layout: Layout) -> Held | Broken | None:
         asked = self.ask(layout)
         return None if asked is None else emulate(asked.prepared, layout.cards)
 
-    def _first_broken(self, layouts: list[Layout]) -> Held | Broken | None:
+    def _first(self, layouts: list[Layout]) -> Held | Broken | None:
         """The most promising of some layouts that the job takes, emulated."""
         emulated = (self._emulated(layout) for layout in layouts)
         return next((found for found in emulated if found is not None), None)
-
-
-def _cards(last: Held | Broken | None, first: Held | Broken | None) -> Boundary:
-    assert not isinstance(last, Broken) and not isinstance(first, Held), "a budget is what the allocator takes"
-    end = "no legal layout has fewer cards" if first is None else None
-    return Boundary(of="cards", last=last, first=first, end=end)
 
 
 def family_of(layout: Layout, layouts: Iterable[Layout]) -> list[Layout]:
