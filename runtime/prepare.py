@@ -80,15 +80,17 @@ class Prepared:
         ]
 
 
-def prepare(job: Job, *, any_dtype: bool = False, checkpoint: Checkpoint | None = None) -> Prepared:
+def prepare(
+    job: Job, *, any_dtype: bool = False, checkpoint: Checkpoint | None = None, card: CardSpec | None = None
+) -> Prepared:
     """Open and check everything that a job names; ConfigError and its kin say what is wrong with it.
 
-    With `any_dtype` whoever asked finds out himself what the card's units do not compute in. `checkpoint` is the job's
-    model where it is open already.
+    With `any_dtype` whoever asked finds out himself what the card's units do not compute in. `checkpoint` and `card`
+    are the job's model and card where they are at hand already.
     """
     for text in job.alerts:
         parse_alert(text)
-    card = card_of(job)
+    card = card or card_of(job)
     layout = replace(parse_layout(job.layout), redundant=job.redundant_experts)
     checkpoint = checkpoint or checkpoint_of(job)
     given = load_cluster(job.cluster) if job.cluster is not None else None

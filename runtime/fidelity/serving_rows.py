@@ -1,0 +1,137 @@
+"""Measured servers: one row a configuration, as a CSV file states them, checked before anything is compared."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...isa.errors import ConfigError
+from .frameworks import framework_of
+
+TEXTS = ("id", "backend", "model_path", "system", "gemm_quant_mode")
+COUNTS = ("isl", "osl", "batch_size", "tp_size", "pp_size")
+TIME = "silicon_tpot_ms"
+SLOWEST_MS = 10_000.0  # no server lets a reader wait ten seconds a token: such a time is in other units
+FASTEST_MS = 0.05
+
+# Models of server rows that have no experts, and the configs that ship here for them.
+DENSE = {
+    "Qwen/Qwen3-32B": "Qwen3-32B",
+    "meta-llama/Llama-3.1-8B-Instruct": "Llama-3.1-8B",
+    "nvidia/Llama-3.1-8B-Instruct-FP8": "Llama-3.1-8B",
+}
+# How weights and activations are held: options of a job, by the column gemm_quant_mode.
+PRECISIONS: Mapping[str, Mapping[str, str | int]] = {
+    "": {},
+    "fp8": {"weights": "fp8", "activations": "fp8"},
+    "fp8_block": {"weights": "fp8", "group": 128, "activations": "fp8"},
+}
+# The share of the other requests' prompts that is computed while a request decodes, by (backend, gemm_quant_mode): 1
+# where clients come one by one, 1/2 where all come at once and each waits for those behind it, less where the prefix
+# cache holds part of the prompts. What the clients of a set of rows did is in no column.
+PEERS: Mapping[tuple[str, str], float] = {
+    ("sglang", ""): 0.5,
+}
+CODED_CACHES = (("trtllm", "fp8"),)  # (backend, gemm_quant_mode) of those that hold keys and values in fp8
+
+
+@dataclass(frozen=True)
+class ServingRow:
+    """One measured server: `concurrency` requests of `isl` prompt and `osl` new tokens are in it at any time.
+
+    `tpot_ms` is the mean time between a request's tokens after its first. `quant` is the column gemm_quant_mode.
+    """
+
+    name: str
+    backend: str
+    model_path: str
+    system: str
+    quant: str
+    isl: int
+    osl: int
+    concurrency: int
+    tp: int
+    pp: int
+    tpot_ms: float
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the model has no experts, and is known here."""
+        return self.model_path in DENSE
+
+    @property
+    def peers(self) -> float:
+        """The share of the other requests' prompts that is computed while a request decodes."""
+        return PEERS.get((self.backend, self.quant), 1.0)
+
+    @property
+    def kv_dtype(self) -> str:
+        """The type of the KV cache."""
+        return "fp8" if (self.backend, self.quant) in CODED_CACHES else "bf16"
+
+
+def measured_serving(path: Path) -> tuple[ServingRow, ...]:
+    """The rows of a CSV file with the columns of TEXTS, COUNTS and TIME (others are left alone).
+
+    ConfigError names the file, the line and what is wrong in it.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            missing = [name for name in (*TEXTS, *COUNTS, TIME) if name not in (reader.fieldnames or ())]
+            if missing:
+                raise ConfigError(f"{path}: no column {missing[0]!r}; a table of servers has {', '.join(_COLUMNS)}")
+            return tuple(_row(record, f"{path}:{reader.line_num}") for record in reader)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+_COLUMNS = (*TEXTS, *COUNTS, TIME)
+
+
+def _row(record: Mapping[str, str | None], where: str) -> ServingRow:
+    texts = {name: (record[name] or "").strip() for name in TEXTS}
+    counts = {name: _count(record[name], name, where) for name in COUNTS}
+    framework_of(texts["backend"])
+    if texts["gemm_quant_mode"] not in PRECISIONS:
+        known = ", ".join(name or "empty (16 bits)" for name in PRECISIONS)
+        raise ConfigError(f"{where}: gemm_quant_mode={texts['gemm_quant_mode']!r} is none of {known}")
+    return ServingRow(
+        name=texts["id"],
+        backend=texts["backend"],
+        model_path=texts["model_path"],
+        system=texts["system"],
+        quant=texts["gemm_quant_mode"],
+        isl=counts["isl"],
+        osl=counts["osl"],
+        concurrency=counts["batch_size"],
+        tp=counts["tp_size"],
+        pp=counts["pp_size"],
+        tpot_ms=_milliseconds(record[TIME], where),
+    )
+
+
+def _count(text: str | None, name: str, where: str) -> int:
+    try:
+        value = int(text or "")
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise ConfigError(f"{where}: {name}={text!r} must be a whole number of at least 1")
+    return value
+
+
+def _milliseconds(text: str | None, where: str) -> float:
+    try:
+        value = float(text or "")
+    except ValueError:
+        value = math.nan
+    if not FASTEST_MS <= value <= SLOWEST_MS:
+        raise ConfigError(
+            f"{where}: {TIME}={text!r} must be milliseconds between {FASTEST_MS} and {SLOWEST_MS:g}; is it in "
+            "another unit?"
+        )
+    return value

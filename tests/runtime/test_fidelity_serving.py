@@ -1,0 +1,91 @@
+"""Rows of servers: read with their traps, and predicted from the programs that a server's steps run."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from siltwin.emulator.spec import load_card
+from siltwin.isa.errors import ConfigError
+from siltwin.models.checkpoint import open_checkpoint
+from siltwin.runtime.fidelity.serving import Tpot, emulated_tpot, predicted_tpot_ms
+from siltwin.runtime.fidelity.serving_rows import ServingRow, measured_serving
+from siltwin.runtime.job import Job
+from siltwin.runtime.run import run_job
+
+HEADER = "id,backend,model_path,system,gemm_quant_mode,isl,osl,batch_size,tp_size,pp_size,silicon_tpot_ms"
+LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
+ROW = ServingRow("a", "vllm", LLAMA, "h100_sxm", "", 1000, 100, 4, 1, 1, 8.0)
+
+
+def emulated(row: ServingRow) -> Tpot:
+    found = emulated_tpot(row, load_card("h100-sxm"), open_checkpoint("Llama-3.1-8B"))
+    assert found is not None
+    return found
+
+
+def step_ms(**options: int) -> float:
+    """What `siltwin run` takes for the first step of a job."""
+    result = run_job(Job("Llama-3.1-8B", card="h100-sxm", payload=False, **options))
+    return (result.records[0].end_ps - result.records[0].start_ps) / 1e9
+
+
+def written(folder: Path, line: str) -> Path:
+    path = folder / "rows.csv"
+    path.write_text(f"{HEADER}\n{line}\n")
+    return path
+
+
+def test_a_row_says_its_model_precision_and_layout(tmp_path: Path) -> None:
+    (row,) = measured_serving(written(tmp_path, f"x,trtllm,{LLAMA},h100_sxm,fp8,1024,128,8,2,1,9.5"))
+    assert row == ServingRow("x", "trtllm", LLAMA, "h100_sxm", "fp8", 1024, 128, 8, 2, 1, 9.5)
+    assert row.is_dense and row.kv_dtype == "fp8"
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        (f"x,vllm,{LLAMA},h100_sxm,,1024,128,8,1,1,0.0095", r"rows.csv:2: .*0.0095.*another unit"),
+        (f"x,vllm,{LLAMA},h100_sxm,,1024,128,8,1,1,nan", r"silicon_tpot_ms='nan'"),
+        (f"x,vllm,{LLAMA},h100_sxm,,1024,128,0,1,1,9.5", r"batch_size='0' must be a whole number of at least 1"),
+        (f"x,vllm,{LLAMA},h100_sxm,int3,1024,128,8,1,1,9.5", r"gemm_quant_mode='int3' is none of .*fp8_block"),
+        (f"x,mystery,{LLAMA},h100_sxm,,1024,128,8,1,1,9.5", r"backend='mystery' .*known: vllm, trtllm, sglang"),
+    ],
+)
+def test_a_wrong_row_is_refused_with_its_line(tmp_path: Path, line: str, wrong: str) -> None:
+    with pytest.raises(ConfigError, match=wrong):
+        measured_serving(written(tmp_path, line))
+
+
+def test_a_decode_step_takes_what_a_run_of_it_takes() -> None:
+    found = emulated(ROW)
+    assert found.decode_ms == pytest.approx(step_ms(batch=4, cached_len=1050, input_len=0, output_len=1), rel=1e-5)
+    assert found.running == 4
+
+
+def test_prompts_that_wait_for_no_decoding_add_their_own_steps() -> None:
+    found = emulated(replace(ROW, backend="sglang"))
+    alone = step_ms(batch=4, input_len=1000, output_len=0)  # four prompts fit a chunk
+    assert found.prompts_ms == pytest.approx(alone / 4 * 3 / 2 / 100)  # each waits for half of its three peers
+
+
+def test_prompts_within_decode_steps_cost_less_than_alone_and_more_than_nothing() -> None:
+    mixed = emulated(ROW)
+    alone = step_ms(batch=1, input_len=1000, output_len=0)
+    assert 0.5 * alone < mixed.prompts_ms * 100 / 3 < alone
+
+
+def test_no_more_sequences_run_than_the_cards_hold() -> None:
+    row = replace(ROW, isl=8000, osl=1000, concurrency=256)
+    found = emulated(row)
+    kv_bytes = 9001 * 2 * 2 * 32 * 8 * 128  # of a sequence at its end
+    room = 0.9 * 80 * 2**30 - 2 * 8.03e9  # without weights
+    assert room / kv_bytes * 0.9 < found.running < room / kv_bytes
+
+
+def test_models_with_experts_are_not_predicted() -> None:
+    rows = [replace(ROW, model_path="deepseek-ai/DeepSeek-R1"), ROW]
+    predicted = predicted_tpot_ms(rows, lambda system: load_card(system.replace("_", "-")))
+    assert np.isnan(predicted[0])
+    assert predicted[1] == pytest.approx(emulated(ROW).in_all_ms)
