@@ -15,7 +15,7 @@ from ..job import Job
 from ..plan import JobPlan, Lengths
 from ..prepare import prepare
 from ..run import start_run, time_step
-from ..scheduler import Entry, Step
+from ..scheduler import Entry, Step, StepKind
 from .frameworks import Framework, framework_of
 from .serving_rows import DENSE, PRECISIONS, ServingRow
 
@@ -73,19 +73,17 @@ def emulated_tpot(row: ServingRow, card: CardSpec, model: Checkpoint) -> Tpot | 
     state = start_run(prepared)
     decode = _decodes(row, running)
 
-    def taken_ms(entries: Iterable[Entry]) -> float:
-        own = tuple(sorted(entries, key=lambda entry: entry.request))
-        kind = "decode" if own == decode else "mixed" if framework.mixes else "prefill"
-        record = time_step(state, Step(0, kind, own))
+    def taken_ms(kind: StepKind, entries: Iterable[Entry]) -> float:
+        record = time_step(state, Step(0, kind, tuple(sorted(entries, key=lambda entry: entry.request))))
         return (record.end_ps - record.start_ps) / PS_PER_MS
 
-    decode_ms = taken_ms(decode)
+    decode_ms = taken_ms("decode", decode)
     together = _together(row, running, framework)
-    others = decode[:-together] if framework.mixes else ()
-    extra_ms = sum(
-        taken_ms((*others, *prompts)) - (decode_ms if framework.mixes else 0.0)
-        for prompts in _prompts(row, running, together, framework)
-    )
+    prompts = _prompts(row, running, together, framework)
+    if framework.mixes:
+        extra_ms = sum(taken_ms("mixed", (*decode[:-together], *chunk)) - decode_ms for chunk in prompts)
+    else:
+        extra_ms = sum(taken_ms("prefill", chunk) for chunk in prompts)
     return Tpot(
         running,
         decode_ms,
@@ -95,6 +93,7 @@ def emulated_tpot(row: ServingRow, card: CardSpec, model: Checkpoint) -> Tpot | 
 
 
 def _job(row: ServingRow, framework: Framework) -> Job:
+    precision = PRECISIONS[row.quant]
     return Job(
         DENSE[row.model_path],
         layout=f"tp={row.tp},pp={row.pp}",
@@ -106,7 +105,9 @@ def _job(row: ServingRow, framework: Framework) -> Job:
         output_len=0,
         chunk_tokens=framework.chunk_tokens,
         kv_dtype=row.kv_dtype,
-        **PRECISIONS[row.quant],
+        weights=precision.weights,
+        group=precision.group,
+        activations=precision.activations,
     )
 
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ...isa.errors import ConfigError
 from .frameworks import framework_of
@@ -23,11 +24,21 @@ DENSE = {
     "meta-llama/Llama-3.1-8B-Instruct": "Llama-3.1-8B",
     "nvidia/Llama-3.1-8B-Instruct-FP8": "Llama-3.1-8B",
 }
-# How weights and activations are held: options of a job, by the column gemm_quant_mode.
-PRECISIONS: Mapping[str, Mapping[str, str | int]] = {
-    "": {},
-    "fp8": {"weights": "fp8", "activations": "fp8"},
-    "fp8_block": {"weights": "fp8", "group": 128, "activations": "fp8"},
+
+
+class Precision(NamedTuple):
+    """How weights and activations are held, as options of a job."""
+
+    weights: str | None = None
+    group: int | None = None
+    activations: str | None = None
+
+
+# By the column gemm_quant_mode.
+PRECISIONS: Mapping[str, Precision] = {
+    "": Precision(),
+    "fp8": Precision("fp8", None, "fp8"),
+    "fp8_block": Precision("fp8", 128, "fp8"),
 }
 # The share of the other requests' prompts that is computed while a request decodes, by (backend, gemm_quant_mode): 1
 # where clients come one by one, 1/2 where all come at once and each waits for those behind it, less where the prefix
