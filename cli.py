@@ -14,7 +14,7 @@ from .cli_align import align_options, taken
 from .cli_exits import GATE_FAILED, NOT_ALIGNED, OUT_OF_MEMORY, USER_ERROR, Siltwin
 from .cli_fabric import fabric
 from .cli_job import job_of, job_options
-from .cli_measured import fidelity
+from .cli_measured import calibrate, fidelity
 from .cli_show import CONTEXT, JSON_OPTION, STDOUT, show
 from .isa.errors import ConfigError
 
@@ -49,6 +49,7 @@ def cli() -> None:
 
 cli.add_command(fabric)
 cli.add_command(fidelity)
+cli.add_command(calibrate)
 
 
 @cli.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cached_property, lru_cache
@@ -15,6 +16,8 @@ from ..interconnect.evidence import EvidenceKind, weakest
 from ..isa.dtype import DTYPES, DType
 from ..isa.errors import ConfigError, UnsupportedError
 from ..isa.work import Unit
+from .calibrated import Calibration
+from .calibration_file import with_trees
 from .card_family import CARDS, card_names, read_card_tree
 from .card_parts import (
     L2,
@@ -74,6 +77,7 @@ class CardSpec(CardPart):
     host: HostLink
     power: Power = Power()
     tuning: Tuning = Tuning()
+    calibration: Calibration | None = None
     numbers: NumberRules
     evidence: dict[str, Evidence] = Field(repr=False)
 
@@ -122,7 +126,8 @@ class CardSpec(CardPart):
     @cached_property
     def fingerprint(self) -> str:
         """A digest of every value and all evidence: equal for equal cards, on every machine."""
-        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
+        values = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        return hashlib.sha256(values.encode()).hexdigest()
 
     def __hash__(self) -> int:
         return hash(self.fingerprint)
@@ -158,7 +163,8 @@ def load_card(name_or_path: str | Path) -> CardSpec:
     """
     text = str(name_or_path)
     if Path(text).suffix.lower() in {".yaml", ".yml"}:
-        return _card_of(read_card_tree(Path(text)), text)
+        card = _card_of(read_card_tree(Path(text)), text)
+        return card if card.calibration is None else _learned(card, Path(text))
     if text in card_names():
         return _shipped_card(text)
     shipped = _shipped()
@@ -169,6 +175,12 @@ def load_card(name_or_path: str | Path) -> CardSpec:
             f"unknown card {text!r}{hint or ';'} known: {', '.join(card_names())}; a file's name must end in .yaml"
         )
     return shipped[text.lower()]
+
+
+def _learned(card: CardSpec, path: Path) -> CardSpec:
+    """A calibrated card with what stands beside its file."""
+    assert card.calibration is not None
+    return CardSpec.model_validate({**dict(card), "calibration": with_trees(card.calibration, path)})
 
 
 @lru_cache(maxsize=64)

@@ -14,6 +14,7 @@ from .dma import dma_demand, host_demand
 from .latent import latent_demand
 from .link import link_demand
 from .rates import UnitDemand, demand_of, ps_for
+from .residual import corrected
 from .tensor import tensor_demand
 from .vector import vector_demand
 
@@ -40,6 +41,12 @@ def demand(work: Work, card: CardSpec) -> UnitDemand:
     A pure function of both. Raises UnsupportedError for an element type the unit lacks, ProgramError for a geometry
     that is not the unit's, ConfigError where the card cannot hold a single tile.
     """
+    asked = _physics(work, card)
+    return asked if card.calibration is None else corrected(work, card, asked)
+
+
+def _physics(work: Work, card: CardSpec) -> UnitDemand:
+    """What the units ask by their schedules, before anything that was learned."""
     if isinstance(work.shape, FusedShape):
         return _fused_demand(work, work.shape, card)
     if isinstance(work.shape, AttentionShape):
@@ -55,7 +62,7 @@ def _fused_demand(work: Work, shape: FusedShape, card: CardSpec) -> UnitDemand:
     for part in shape.parts:
         if part.unit is Unit.DMA:
             continue  # the cores store in the place of an engine, and the bytes are the whole's
-        asked = demand(replace(part, read_bytes=0, write_bytes=0), card)
+        asked = _physics(replace(part, read_bytes=0, write_bytes=0), card)
         alone_ps += asked.alone_ps
         amounts.update(dict(asked.amounts))
     num_bytes = max(work.read_bytes + work.write_bytes, amounts.pop("hbm", 0))

@@ -40,7 +40,8 @@ def fit(card: CardSpec, kind: str, samples: Sequence[Sample], prior: float) -> C
 
     def ratios(places: Floats) -> Floats:
         there = tuned(card, kind, places)
-        return np.log(np.concatenate([sample.predictor.ps(there) for sample in samples])) - measured
+        found: Floats = np.log(np.concatenate([sample.predictor.ps(there) for sample in samples])) - measured
+        return found
 
     return tuned(card, kind, nearest(ratios, np.concatenate([sample.weights for sample in samples]), start, prior))
 

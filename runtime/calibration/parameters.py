@@ -68,10 +68,10 @@ def tuned(card: CardSpec, kind: str, places: Floats) -> CardSpec:
     """The card with the constants of a kind at these places."""
     values = {p.name: p.value(float(x)) for p, x in zip(parameters_of(kind), places, strict=True)}
     part = getattr(card.tuning, kind).model_copy(update=values)
-    return with_tuning(card, card.tuning.model_copy(update={kind: part}))
+    return with_fields(card, tuning=card.tuning.model_copy(update={kind: part}))
 
 
-def with_tuning(card: CardSpec, tuning: Tuning) -> CardSpec:
-    """The card with other constants of kernels, and all else as it is (no copy: a card remembers its fingerprint)."""
+def with_fields(card: CardSpec, **fields: object) -> CardSpec:
+    """The card with other values of some fields, unchecked (no copy: a card remembers its fingerprint)."""
     held = {name: getattr(card, name) for name in CardSpec.model_fields}
-    return CardSpec.model_construct(**{**held, "tuning": tuning})
+    return CardSpec.model_construct(**{**held, **fields})

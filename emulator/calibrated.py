@@ -1,0 +1,94 @@
+"""What a card file says of its calibration: which kinds were fitted, from what, how well, and over which sizes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, InstanceOf
+
+from ..isa.work import AttentionShape, MatmulShape, Work
+from .card_parts import CardPart
+from .trees import Trees
+
+Fit = Literal["points", "physics", "full"]
+Share = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Sizes = dict[str, float]
+TOLERANCE = 1e-6
+
+
+class Errors(CardPart):
+    """Relative errors on rows of groups that the fit did not see; `noise` is what repeats of one row differ by."""
+
+    rows: Annotated[int, Field(ge=0)]
+    mean: Share
+    median: Share
+    p90: Share
+    noise: Share | None = None
+
+
+class KindCalibration(CardPart):
+    """How the constants of one kind were fitted: to `rows` rows of `library`, all within `ranges` of sizes.
+
+    `learned` is the digest of `trees`, a correction over the fit. The trees are no part of the card's own file, and a
+    card that is changed in any number loses them: what was learned is of the card that was measured.
+    """
+
+    fit: Fit
+    library: str
+    rows: Annotated[int, Field(ge=0)]
+    errors: Errors
+    ranges: dict[str, tuple[float, float]]
+    learned: str = ""
+    trees: InstanceOf[Trees] | None = Field(default=None, exclude=True, repr=False)
+
+    @property
+    def is_off(self) -> bool:
+        """Whether something was learned that does not count, as the card is no longer the one that was measured."""
+        return bool(self.learned) and self.trees is None
+
+    def covers(self, sizes: Sizes) -> bool:
+        """Whether sizes lie within what was measured; a kind without ranges covers nothing."""
+        return bool(self.ranges) and all(
+            low * (1 - TOLERANCE) <= sizes[name] <= high * (1 + TOLERANCE) for name, (low, high) in self.ranges.items()
+        )
+
+
+class Calibration(CardPart):
+    """All of a calibration: kinds as `emulator.tuning` names them, and what can be told of its data.
+
+    `sources` name the files read with a digest of each. The file `beside` the card's own holds the hashes of all rows
+    that a fit saw, and what was learned.
+    """
+
+    seed: int
+    sources: dict[str, str]
+    kinds: dict[str, KindCalibration]
+    beside: str = ""
+
+
+def sizes_of(work: Work) -> tuple[str, Sizes] | None:
+    """The kind of kernel that an instruction is and the sizes by which calibrations know it; None for all others.
+
+    No size falls as m, n, k, a length or the number of sequences grows.
+    """
+    shape = work.shape
+    if isinstance(shape, MatmulShape) and work.dtype is not None:
+        return "matmul", {
+            "m": shape.m * shape.batch, "n": shape.n, "k": shape.k, "operand_bits": work.dtype.bits,
+        }  # fmt: skip
+    if isinstance(shape, AttentionShape) and work.dtype is not None and shape.q_lens:
+        return _attention_sizes(work, shape)
+    return None
+
+
+def _attention_sizes(work: Work, shape: AttentionShape) -> tuple[str, Sizes] | None:
+    longest = max(shape.q_lens)
+    if longest > 1 and shape.q_lens != shape.kv_lens:
+        return None  # some tokens were cached before: no table times that
+    cached = sum(shape.kv_lens)
+    sizes: Sizes = {
+        "sequences": len(shape.q_lens), "longest": max(shape.kv_lens), "tokens": cached,
+        "heads": shape.num_heads, "kv_heads": shape.num_kv_heads, "head_dim": shape.qk_dim + shape.v_dim,
+        "operations": work.ops, "bytes": work.read_bytes + work.write_bytes,
+    }  # fmt: skip
+    return ("prefill" if longest > 1 else "decode"), sizes

@@ -1,0 +1,70 @@
+"""What stands beside a calibrated card's file: hashes of the rows that its fit saw, and what was learned of kinds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..isa.errors import ConfigError
+from .calibrated import Calibration
+from .trees import Trees
+
+MOST_BYTES = 1 << 28
+Hashes = np.ndarray[Any, np.dtype[np.uint64]]
+
+
+def beside(card_file: Path, calibration: Calibration) -> Path:
+    """The file that goes with a card's file."""
+    return card_file.parent / calibration.beside
+
+
+def document_of(hashes: Hashes, trees: Mapping[str, Trees]) -> bytes:
+    """The bytes of such a file."""
+    document = {
+        "rows": [f"{row:016x}" for row in hashes.tolist()],
+        "trees": {k: t.document() for k, t in trees.items()},
+    }
+    return json.dumps(document, indent=None, separators=(",", ":")).encode()
+
+
+def read_rows(path: Path) -> Hashes:
+    """The hashes of all rows that the fit saw, ascending; ConfigError where they cannot be read."""
+    try:
+        return np.unique(np.array([int(row, 16) for row in _document(path)["rows"]], np.uint64))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ConfigError(f"{path}: its rows are no hashes: {error}") from None
+
+
+def with_trees(calibration: Calibration, card_file: Path) -> Calibration:
+    """The calibration with what was learned, read from beside the card's file; ConfigError where that is another's."""
+    path = beside(card_file, calibration)
+    if not any(told.learned for told in calibration.kinds.values()):
+        return calibration
+    held, kinds = dict(_document(path)["trees"]), dict(calibration.kinds)
+    for kind, told in kinds.items():
+        if told.learned:
+            trees = Trees.of_document(held.get(kind, {}), path)
+            if trees.digest != told.learned:
+                raise ConfigError(f"{path}: its {kind} was not made with {card_file}; calibrate the card again")
+            kinds[kind] = told.model_copy(update={"trees": trees})
+    return calibration.model_copy(update={"kinds": kinds})
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise ConfigError(f"{path}: is larger than {MOST_BYTES} bytes")
+        document = json.loads(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot be read: {error.strerror}; it goes with the calibrated card beside it"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: is not JSON: {error}") from None
+    if not isinstance(document, dict) or not {"rows", "trees"} <= document.keys():
+        raise ConfigError(f"{path}: must hold rows and trees; calibrate the card again")
+    return document

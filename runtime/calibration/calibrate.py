@@ -1,0 +1,162 @@
+"""Calibration: from a card and measured tables to the card with fitted constants, and how well they fit."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from ...emulator.calibrated import Calibration, Errors, Fit, KindCalibration, sizes_of
+from ...emulator.evidence import Evidence
+from ...emulator.spec import CardSpec
+from .fit import Sample, fit
+from .parameters import KINDS_OF_OPS, with_fields
+from .points import representative
+from .predict import Predictor
+from .splits import sampled, training_rows
+from .tables import Array, MeasuredTable
+from .usable import relevant, tables_of
+
+RELEVANT_ROWS, OTHER_ROWS = 900, 600  # of a table, that a physics fit looks at
+JUDGED_ROWS = 2000  # of a table's held-out rows
+FEWEST = 30  # points, below which there is more to gain by measuring than by fitting
+POINTS_PRIOR, ROWS_PRIOR = 3.0, 0.3  # how many rows a constant's default weighs
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What a calibration is asked: how far to fit, from how many points a kind, and which library's attention."""
+
+    fit: Fit = "physics"
+    points: int = FEWEST
+    seed: int = 0
+    library: str = ""
+
+
+class KindResult(NamedTuple):
+    """What was found of one kind: its errors on rows that were not seen, before and after."""
+
+    kind: str
+    used: int
+    held_out: int
+    before: Errors
+    after: Errors
+
+
+class Calibrated(NamedTuple):
+    """The calibrated card, what was found by kind, hashes of all rows that the fit saw, and notes for the user."""
+
+    card: CardSpec
+    kinds: tuple[KindResult, ...]
+    row_hashes: Array
+    notes: tuple[str, ...]
+
+
+def calibrate(
+    card: CardSpec, tables: Sequence[MeasuredTable], ask: Ask, say: Callable[[str], None] = lambda text: None
+) -> Calibrated:
+    """Fit every kind that the tables tell of; kinds are independent of each other.
+
+    Constants are fitted to rows of three quarters of the groups of like shapes; errors are those on the other quarter.
+    """
+    library = ask.library or card.kernels
+    own, notes = tables_of(card, tables, library)
+    kinds, results, seen = {}, [], []
+    evidence = dict(card.evidence)
+    for kind in dict.fromkeys(KINDS_OF_OPS[table.op] for table in own):
+        say(f"fitting {kind}")
+        of_kind = [table for table in own if KINDS_OF_OPS[table.op] == kind]
+        card, told, result, hashes = _calibrate_kind(card, kind, of_kind, ask, library)
+        kinds[kind] = told
+        results.append(result)
+        seen.append(hashes)
+        source = f"siltwin calibrate: {told.fit} fit of {told.rows} rows of {told.library or 'any library'}"
+        evidence[f"tuning.{kind}"] = Evidence(evidence="calibrated", source=source, error=told.errors.mean)
+        notes += _advice(of_kind, kind, result)
+    files = {str(table.path): table.path for table in own}
+    sources = {f"{path.parent.name}/{path.name}": _digest(path.read_bytes()) for path in files.values()}
+    evidence["calibration"] = Evidence(evidence="calibrated", source="siltwin calibrate")
+    calibration = Calibration(seed=ask.seed, sources=sources, kinds=kinds)
+    whole = with_fields(card, calibration=calibration, evidence=evidence, kernels=library)
+    return Calibrated(whole, tuple(results), np.unique(np.concatenate(seen)), tuple(notes))
+
+
+def _calibrate_kind(
+    card: CardSpec, kind: str, tables: list[MeasuredTable], ask: Ask, library: str
+) -> tuple[CardSpec, KindCalibration, KindResult, Array]:
+    seen = [table.take(training_rows(table, ask.seed)) for table in tables]
+    judged = [sampled(table.take(~training_rows(table, ask.seed)), JUDGED_ROWS, ask.seed) for table in tables]
+    if ask.fit == "points":
+        chosen = _points(seen, ask)
+        fitted = fit(card, kind, [_sample(table) for table in chosen], POINTS_PRIOR)
+    else:
+        chosen = [part for table in seen for part in _parts(table, ask.seed)]
+        fitted = fit(card, kind, [_sample(table) for table in chosen], ROWS_PRIOR)
+    samples = [_sample(table) for table in judged if len(table)]
+    noise = _noise(tables)
+    before, after = _errors(card, samples, noise), _errors(fitted, samples, noise)
+    used = sum(map(len, chosen))
+    named = library if any(table.library for table in tables) else ""
+    told = KindCalibration(fit=ask.fit, library=named, rows=used, errors=after, ranges=_ranges(chosen))
+    result = KindResult(kind, used, sum(map(len, judged)), before, after)
+    return fitted, told, result, np.concatenate([table.row_hashes for table in chosen])
+
+
+def _points(tables: list[MeasuredTable], ask: Ask) -> list[MeasuredTable]:
+    """The points of a kind, shared among its tables by their rows; relevant rows where there are any."""
+    pools = [table.take(relevant(table)) if relevant(table).any() else table for table in tables]
+    total = sum(map(len, pools))
+    counts = [max(1, round(ask.points * len(pool) / total)) for pool in pools if len(pool)]
+    return [pool.take(representative(pool, n, ask.seed)) for pool, n in zip(filter(len, pools), counts, strict=True)]
+
+
+def _parts(table: MeasuredTable, seed: int) -> list[MeasuredTable]:
+    """The rows that a physics fit looks at: many of the relevant ones, and some of all others."""
+    mask = relevant(table)
+    parts = [sampled(table.take(mask), RELEVANT_ROWS, seed), sampled(table.take(~mask), OTHER_ROWS, seed)]
+    return [part for part in parts if len(part)]
+
+
+def _sample(table: MeasuredTable) -> Sample:
+    return Sample(Predictor(table), table.latency_ps, table.weights)
+
+
+def _errors(card: CardSpec, samples: list[Sample], noise: float | None) -> Errors:
+    """Relative errors of a card on rows; all nothing where there are none."""
+    if not samples:
+        return Errors(rows=0, mean=0, median=0, p90=0, noise=noise)
+    ape = np.concatenate([np.abs(s.predictor.ps(card) / s.measured_ps - 1) for s in samples])
+    weights = np.concatenate([s.weights for s in samples])
+    mean = float(np.average(ape, weights=weights))
+    median, p90 = (float(value) for value in np.quantile(ape, [0.5, 0.9]))
+    return Errors(rows=len(ape), mean=mean, median=median, p90=p90, noise=noise)
+
+
+def _noise(tables: list[MeasuredTable]) -> float | None:
+    found = [table.noise for table in tables if table.noise is not None]
+    return float(np.mean(found)) if found else None
+
+
+def _ranges(tables: list[MeasuredTable]) -> dict[str, tuple[float, float]]:
+    """The least and greatest of every size that the rows' instructions have."""
+    found: dict[str, list[float]] = {}
+    for table in tables:
+        for works in Predictor(table).works:
+            for _, sizes in filter(None, map(sizes_of, works)):
+                for name, value in sizes.items():
+                    found.setdefault(name, []).append(value)
+    return {name: (min(values), max(values)) for name, values in found.items()}
+
+
+def _advice(tables: list[MeasuredTable], kind: str, result: KindResult) -> list[str]:
+    if result.used >= FEWEST:
+        return []
+    ops = ", ".join(dict.fromkeys(table.op for table in tables))
+    return [f"{kind}: {result.used} points are few; measure {FEWEST - result.used} more of {ops} (--suggest {FEWEST})"]
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
