@@ -79,7 +79,8 @@ class TensorUnit(CardPart):
 
     `fill_cycles` is the latency from a tile's first operands to its first results; `slab_cycles` is lost at each change
     of operand buffers along K. `stated_peak_ops_per_s` is the vendor's figure, held against the geometry when a card
-    file is read.
+    file is read. With a `dataflow` the unit is a systolic array of rows x columns cells, whose `folds` follow one
+    another (serial) or overlap (pipelined, the usual), and which needs neither fill nor slab cycles.
     """
 
     rows: Positive
@@ -89,6 +90,8 @@ class TensorUnit(CardPart):
     fill_cycles: Count
     slab_cycles: Count
     stated_peak_ops_per_s: dict[DTypeName, Positive] = {}
+    dataflow: Literal["output_stationary", "weight_stationary", "input_stationary"] | None = None
+    folds: Literal["serial", "pipelined"] | None = None
 
     def steps(self, dtype: str) -> tuple[int, int]:
         """(K elements consumed by one step, cycles of one step) of [rows, columns] outputs in `dtype`."""
@@ -98,6 +101,12 @@ class TensorUnit(CardPart):
     def ops_per_cycle(self, dtype: str) -> float:
         """Operations a core performs in a cycle (a multiply and an add are two)."""
         return 2 * self.rows * self.columns * self.depth * self.rate[dtype]
+
+    @model_validator(mode="after")
+    def _only_an_array_has_folds(self) -> Self:
+        if self.folds and not self.dataflow:
+            raise ValueError(f"folds={self.folds} are those of a systolic array; give tensor.dataflow too")
+        return self
 
     @model_validator(mode="after")
     def _rates_are_whole(self) -> Self:

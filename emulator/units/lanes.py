@@ -114,7 +114,7 @@ def _vector_cycles(
 
 
 def _grouped(work: Work, shape: GroupedShape, reads: Ints, writes: Ints, card: CardSpec) -> LaneDemand | None:
-    if work.dtype is None or work.dtype.name not in card.tensor.rate:
+    if work.dtype is None or work.dtype.name not in card.tensor.rate or card.tensor.dataflow is not None:
         return None
     machine, fixed_ps = machine_of(card, work.dtype), card.dispatch.tensor_ps + card.hbm.latency_ps
     rows, num_bytes = np.stack(shape.rows, axis=1), reads + writes

@@ -14,6 +14,7 @@ from ...isa.sparse import CHOICE_OPS, SCORE_OPS
 from ...isa.work import GroupedShape, IndexShape, MatmulShape, Unit, Work
 from ..spec import CardSpec
 from .rates import PS_PER_S, Bound, UnitDemand, demand_of, ps_for
+from .systolic import systolic_plan
 from .tiles import SLABS, TILES, search
 
 SCORE_BYTES = 4  # index scores are fp32
@@ -82,6 +83,8 @@ def matmul_plan(work: Work, card: CardSpec, *, from_hbm: bool = True) -> TilePla
     machine = machine_of(card, work.dtype)
     hbm_bytes = work.read_bytes + work.write_bytes if from_hbm else 0
     hbm_ps = float(ps_for(hbm_bytes, card.hbm.attainable_bytes_per_s))
+    if card.tensor.dataflow is not None:
+        return _systolic(rows, shape, work.dtype, hbm_ps, machine, card)
     found = search(
         np.array(rows, dtype=np.int64), shape.n, shape.k, work.dtype.bits, work.write_bytes, hbm_ps,
         machine.ps_per_cycle, machine.ps_per_l2_byte, machine.core, TILES, SLABS,
@@ -92,6 +95,20 @@ def matmul_plan(work: Work, card: CardSpec, *, from_hbm: bool = True) -> TilePla
             "twice over; raise the capacity_bytes of its operand and accumulator levels"
         )
     return TilePlan(*found)
+
+
+def _systolic(
+    rows: tuple[int, ...], shape: MatmulShape | GroupedShape, dtype: DType, hbm_ps: float, machine: _Machine,
+    card: CardSpec,
+) -> TilePlan:  # fmt: skip
+    """The plan of a card whose tensor units are systolic arrays, where a tile is an array full."""
+    apart, copies = (rows[:1], len(rows)) if isinstance(shape, MatmulShape) else (rows, 1)
+    asked = systolic_plan(np.array(apart, dtype=np.int64), copies, shape.n, shape.k, dtype.bits, card, dtype.name)
+    time_ps = max(asked.flow_cycles * machine.ps_per_cycle, hbm_ps, asked.l2_bytes * machine.ps_per_l2_byte)
+    return TilePlan(
+        time_ps, card.tensor.rows, card.tensor.columns, shape.k, 1, 1, asked.tensor_cycles, asked.flow_cycles,
+        asked.l2_bytes, 0,
+    )  # fmt: skip
 
 
 def tensor_demand(work: Work, card: CardSpec) -> UnitDemand:
