@@ -10,7 +10,7 @@ SCALED := Kimi-K3 --scale --card ascend-910b2 --layout tp=2,pp=2,dp=2,ep=4 --dty
 PYTEST := $(BIN)/python -m pytest -n 2
 SAMPLE ?= 4
 
-.PHONY: run test test-long test-sample lint readme setup clean
+.PHONY: run test test-long test-sample lint readme fidelity setup clean
 
 run: $(READY)
 	$(BIN)/siltwin run $(JOB)
@@ -36,6 +36,10 @@ lint: $(READY)
 # The commands in README.md run and print what it shows.
 readme: $(READY)
 	$(BIN)/python .ci/readme_examples.py README.md
+
+# docs/fidelity.md, from a folder of measured tables: make fidelity DATA=DIR
+fidelity: $(READY)
+	$(BIN)/python benchmarks/fidelity_page.py $(DATA) --write
 
 setup: $(READY)
 

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 @click.option("--data", required=True, metavar="DIR", help="Measured tables, a folder a device; see docs/fidelity.md.")
 @click.option("--json", "json_to", metavar="FILE|-", help="Write the scores as a JSON list; - is stdout.")
 @click.option("--plots", "plots_to", metavar="DIR", help="Write parity plots as PNG (needs siltwin[plot]).")
-def fidelity(card: str | None, data: str, json_to: str | None, plots_to: str | None) -> None:
+@click.option("--training-rows", is_flag=True, help="Compare rows too that the card was calibrated on.")
+def fidelity(card: str | None, data: str, json_to: str | None, plots_to: str | None, training_rows: bool) -> None:
     """Compare emulated times with measured ones: errors by operation and size, the noise of measuring beside them."""
     from .runtime.fidelity.parity import check_folder, plot_parity
     from .runtime.files import check_outputs
@@ -31,10 +32,13 @@ def fidelity(card: str | None, data: str, json_to: str | None, plots_to: str | N
     from .emulator.spec import load_card
     from .runtime.fidelity.compare import compare
     from .runtime.fidelity.render import print_fidelity
+    from .runtime.fidelity.seen import NOTHING, rows_seen
     from .runtime.progress import DelayedProgress
 
+    asked = None if card is None else load_card(card)
+    seen = NOTHING if card is None or asked is None or training_rows else rows_seen(card, asked)
     with DelayedProgress(sys.stderr, "reading the tables") as progress:
-        report = compare(Path(data), None if card is None else load_card(card), progress=progress)
+        report = compare(Path(data), asked, seen, progress)
     if plots_to is not None:
         plot_parity(report, plots_to)
     show(report, print_fidelity, json_to)

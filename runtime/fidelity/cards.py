@@ -8,6 +8,7 @@ from ...emulator.spec import CardSpec, load_card
 from ...emulator.transfer import transferred
 from ...isa.errors import ConfigError
 
+KIND, TOOL = "tuning.", "siltwin calibrate: "
 DATA_SHEET = "its data sheet, and assumed constants for what no data sheet states"
 
 
@@ -42,8 +43,6 @@ def stand_in(device: str, asked: CardSpec | None) -> StandIn | None:
 
 
 def _fit(card: CardSpec) -> str:
-    """What a card's fitted constants rest on, in words; "" for a card that has only assumed ones."""
-    found = {
-        e.source: None for path, e in card.evidence.items() if path.startswith("tuning") and e.evidence != "assumed"
-    }
-    return "; ".join(found)
+    """What a card's constants of kernels rest on where they were fitted, by kind; "" where all are defaults."""
+    kinds = {path.removeprefix(KIND): found for path, found in card.evidence.items() if path.startswith(KIND)}
+    return "; ".join(f"{kind} by {found.source.removeprefix(TOOL)}" for kind, found in kinds.items())

@@ -83,3 +83,36 @@ def test_plots_are_written_one_a_comparison(siltwin: Cli, data: Path) -> None:
 def test_folders_without_a_row_to_compare_end_in_one_line(siltwin: Cli, data: Path) -> None:
     result = siltwin("fidelity", "--data", str(data / "strange"))
     assert result.exit_code == 2 and "no row can be compared; strange: left out, as no shipped card" in result.stderr
+
+
+def test_a_calibrated_card_is_judged_by_rows_that_its_fit_did_not_see(siltwin: Cli, data: Path) -> None:
+    sizes = [(m, n) for m in (1, 64, 512) for n in range(1024, 4096, 256)]
+    rows = "".join(f"bfloat16,{m},{n},4096,{m * n / 3e7 + 0.02}\n" for m, n in sizes)
+    (data / "h100_sxm" / "gemm.csv").write_text("gemm_dtype,m,n,k,latency_ms\n" + rows)
+    (data / "h100_sxm" / "generation_attention_vllm.csv").unlink()
+    card = str(data / "card.yaml")
+    fitted = siltwin("calibrate", "--card", "h100", "--data", str(data), "--fit", "points", "--points", "5", "-o", card)
+    assert fitted.exit_code == 0, fitted.output
+    own = [each for each in entries(siltwin("fidelity", "--card", card, "--data", str(data), "--json", "-"))]
+    assert [(each["card"], each["n"]) for each in own if each["subset"] == "gemm_all"] == [
+        ("a100-sxm", 3),  # under the fit of the other card
+        ("h100-sxm", len(sizes) - 5),
+    ]
+    every = siltwin("fidelity", "--card", card, "--data", str(data), "--training-rows", "--json", "-")
+    assert entries(every)[-1]["n"] == len(sizes)
+
+
+def test_servers_of_dense_models_are_compared_by_their_time_per_output_token(siltwin: Cli, tmp_path: Path) -> None:
+    (tmp_path / "serving").mkdir()
+    (tmp_path / "h100_sxm").mkdir()
+    (tmp_path / "h100_sxm" / "gemm.csv").write_text(GEMM)
+    head = "id,backend,model_path,system,gemm_quant_mode,isl,osl,batch_size,tp_size,pp_size,silicon_tpot_ms\n"
+    models = ("meta-llama/Llama-3.1-8B-Instruct,h100_sxm", "deepseek-ai/DeepSeek-V3,h100_sxm", "Qwen/Qwen3-32B,abacus")
+    rows = [f"{index},vllm,{model},,1024,128,4,1,1,8\n" for index, model in enumerate(models)]
+    (tmp_path / "serving" / "servers.csv").write_text(head + "".join(rows))
+    result = siltwin("fidelity", "--data", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    tpot = next(line.split() for line in result.stdout.splitlines() if "tpot_dense" in line)
+    assert tpot[1] == "1"  # the dense one alone
+    assert float(tpot[2]) < 50  # weights of 16 GB at 3.35 TB/s are 4.8 ms
+    assert "servers of abacus left out" in result.stdout
