@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from enum import Enum, auto
 from functools import lru_cache
 from types import MappingProxyType
@@ -89,6 +90,12 @@ class Card:
         self.resources: dict[str, int] = {}
         for unit, (kind, per_s, exclusive) in unit_resources(spec).items():
             self.resources[unit] = calendar.add_resource(f"card {rank} {unit}", per_s, kind, exclusive)
+
+    def of_spec(self, spec: CardSpec) -> Card:
+        """The same resources, for whose programs another spec says what they ask of them."""
+        card = copy(self)
+        card.spec = spec
+        return card
 
     @property
     def clocked(self) -> tuple[str, ...]:

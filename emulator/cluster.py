@@ -75,7 +75,7 @@ class Cluster(Machines):
             }
             for card in self.cards
         )
-        self._prepared: OrderedDict[int, Prepared] = OrderedDict()
+        self._prepared: OrderedDict[tuple[int, int], Prepared] = OrderedDict()
         self._latest: dict[int, CardRun] = {}
         self._submitted = self._in_flight = 0
 
@@ -161,10 +161,11 @@ class Cluster(Machines):
 
     def _prepare(self, submission: Submission) -> Prepared:
         """The program's timeline and costs, found by its identity: comparing programs would cost more."""
-        key = id(submission.program)
+        card = self._clocked(submission.rank)
+        key = id(submission.program), card.spec.clock_hz
         prepared = self._prepared.get(key)
         if prepared is None:
-            prepared = self._prepared[key] = Prepared(submission.program, self.cards[submission.rank])
+            prepared = self._prepared[key] = Prepared(submission.program, card)
             if len(self._prepared) > KEPT_PROGRAMS:
                 self._prepared.popitem(last=False)
         self._prepared.move_to_end(key)

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..isa.work import FusedShape, Unit, Work
-from .calendar.solver import Ints
 from .spec import CardSpec
 
 NJ_PER_J = 10**9
@@ -16,26 +15,26 @@ PS_PER_S = 10**12
 
 
 class Drawn(NamedTuple):
-    """What moves and computes took of each card, [cards]: nanojoules of operations, bytes of HBM and out of its links.
+    """What was done: nanojoules of operations, bytes of HBM and bytes out of links; numbers, or arrays of cards.
 
     Whole numbers, so that what is added up in any order is the same.
     """
 
-    operations_nj: Ints
-    hbm_bytes: Ints
-    link_bytes: Ints
+    operations_nj: Any
+    hbm_bytes: Any
+    link_bytes: Any
 
 
 class Joules(NamedTuple):
-    """Energy by what took it: all that runs all the time, operations, bytes of HBM, bytes on links."""
+    """Energy by what took it: all that runs all the time, operations, bytes of HBM, bytes on links; arrays of cards."""
 
-    idle: float
-    operations: float
-    hbm: float
-    links: float
+    idle: Any
+    operations: Any
+    hbm: Any
+    links: Any
 
     @property
-    def total(self) -> float:
+    def total(self) -> Any:
         """All of it."""
         return self.idle + self.operations + self.hbm + self.links
 
@@ -68,12 +67,12 @@ def operations_nj(work: Work, clock_fraction: Any, card: CardSpec) -> Any:
     return int(taken) if np.ndim(taken) == 0 else taken.astype(np.int64)
 
 
-def joules_of(card: CardSpec, idle_ps: int, operations: int, hbm_bytes: int, link_bytes: int) -> Joules:
-    """The energy of so many picoseconds, nanojoules of operations and bytes, on cards that state all of it."""
+def joules_of(card: CardSpec, idle_ps: int, taken: Drawn) -> Joules:
+    """The energy of so many picoseconds and what was done in them, on a card that states all of it."""
     power = card.power
     return Joules(
         (power.idle_w or 0.0) * idle_ps / PS_PER_S,
-        operations / NJ_PER_J,
-        (power.energy_j_per_hbm_byte or 0.0) * hbm_bytes,
-        (power.energy_j_per_link_byte or 0.0) * link_bytes,
+        taken.operations_nj / NJ_PER_J,
+        (power.energy_j_per_hbm_byte or 0.0) * taken.hbm_bytes,
+        (power.energy_j_per_link_byte or 0.0) * taken.link_bytes,
     )

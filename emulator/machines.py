@@ -16,6 +16,7 @@ from .exchange import Exchanged
 from .span import Span
 from .span_columns import CardColumns
 from .spec import CardSpec
+from .thermal import at_clock
 from .ticket import Submission
 from .usage import Ledger, Usage
 from .wires import Wires
@@ -65,6 +66,7 @@ class Machines(ABC):
         self.placement = tuple(range(num_cards)) if placement is None else _checked(placement, num_cards, topology)
         self.spec, self.topology, self._table = spec, topology, table
         self.cards = tuple(Card(table, rank, spec) for rank in range(num_cards))
+        self._stepped: dict[int, Card] = {}  # those whose clock is not their own
         links = topology.links
         self.link_resources = table.add_resources(
             lambda number: f"link {number} {links[number].name}", topology.columns.bandwidth_bytes_per_s, "link"
@@ -112,9 +114,17 @@ class Machines(ABC):
         self._change(self._card(rank).resource(unit), capacity_per_s)
 
     def set_clock(self, rank: int, clock_hz: int) -> None:
-        """Step a card's clock: all units that run at it."""
-        for unit in self._card(rank).clocked:
+        """Step a card's clock: all units that run at it, from now on, and what later submissions cost; 0 is dead."""
+        card = self._card(rank)
+        for unit in card.clocked:
             self.set_capacity(rank, unit, clock_hz)
+        self._stepped.pop(rank, None)
+        if clock_hz and clock_hz != self.spec.clock_hz:
+            self._stepped[rank] = card.of_spec(at_clock(self.spec, clock_hz))
+
+    def _clocked(self, rank: int) -> Card:
+        """A card as its clock stands."""
+        return self._stepped.get(rank, self.cards[rank])
 
     def set_link_capacity(self, source: int, target: int, bandwidth_bytes_per_s: int) -> None:
         """Change the directed links from node `source` to node `target` from now on; 0 is dead."""

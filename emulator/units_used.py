@@ -76,6 +76,11 @@ class UnitsUsed:
         """Of every card the nanojoules of its operations, and the bytes of HBM that these asked by themselves."""
         return self._operations_nj, self._amounts[:, self._number["hbm"]]
 
+    def alone(self, ops: Sequence[Op]) -> tuple[Ints, Ints]:
+        """The same of one execution of each site."""
+        asks = use_of(ops, self._number, self._first)[1]
+        return power_of(ops).operations_nj, asks[:, self._number["hbm"]]
+
     def _open_ps(self, rank: int) -> Ints:
         """How long each unit of a card was busy in what is not summed up yet."""
         total = np.zeros(len(self.units), np.int64)

@@ -10,7 +10,7 @@ import numpy as np
 from ..interconnect.topology import Topology
 from .calendar.activity import Demand
 from .calendar.solver import Ints
-from .card import Card
+from .card import Card, Op
 from .energy import Drawn
 from .exchange import Exchanged
 from .exchange_use import Times, alike, asked
@@ -99,6 +99,10 @@ class Ledger:
         """What operations and bytes took of every card in all that has been added."""
         operations_nj, alone = self._units.drawn()
         return Drawn(operations_nj.copy(), alone + self._amounts[self._hbm], self._leaving(self._link_bytes))
+
+    def alone(self, ops: Sequence[Op]) -> tuple[Ints, Ints]:
+        """Nanojoules of each site's operations, and the bytes of HBM that it asks by itself."""
+        return self._units.alone(ops)
 
     def moved(self, demand: Demand) -> Drawn:
         """The same of one exchange, of which only bytes are told."""

@@ -9,6 +9,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from .render_breakdown import breakdown_parts, shares
+from .render_energy import energy_parts
 from .render_experts import expert_lines
 from .render_oom import oom_parts
 from .report import AlertReport, CardReport, KvUse, LatentReport, PassReport, Report, RequestReport
@@ -63,6 +64,8 @@ def report_parts(report: Report) -> Iterator[RenderableType]:
         if not report.payload:
             yield from breakdown_parts(report.phases)
         yield from _tables(report, (_stages, _units, _communication, _busiest_links))
+    if report.energy is not None:
+        yield from energy_parts(report.energy)
     if report.expert_loads is not None:
         yield ""
         yield from expert_lines(report.expert_loads)

@@ -11,6 +11,7 @@ from ..interconnect.evidence import EvidenceKind
 from .report_base import Bounds, Count, NumBytes, Part, PerSecond, Picoseconds, Seconds
 from .report_breakdown import Breakdown
 from .report_document import HostReport, JobDocument
+from .report_energy import EnergyReport
 from .report_experts import ExpertLoads
 from .scheduler import StepKind
 
@@ -351,6 +352,7 @@ class Report(JobDocument):
     expert_loads: ExpertLoads | None = None
     totals: Totals
     phases: Phases
+    energy: EnergyReport | None = None
     latent_attention: tuple[LatentReport, ...] = ()
     evidence: tuple[EvidenceReport, ...]
     warnings: tuple[str, ...]

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from ..emulator.evidence import USER_SET, Evidence
 from ..emulator.spec import CardSpec
 from ..interconnect.cluster import ClusterSpec
-from ..interconnect.evidence import weakest
+from ..interconnect.evidence import EvidenceKind, weakest
 from ..isa.errors import GateError
 from .report import EvidenceReport
 
 TIME_SECTIONS = ("native", "clock_hz", "cores", "tensor", "vector", "sram", "l2", "hbm", "dma", "dispatch", "host")
 LINK_SECTIONS = ("link", "node")
+POWER = "power"  # what energy and temperatures are computed from
 MEMORY_PATHS = ("hbm.capacity_bytes", "hbm.reserved_bytes")
 # Numbers in those sections that no time is computed from.
 TIMELESS = (*MEMORY_PATHS, "l2.capacity_bytes", "tensor.stated_peak_ops_per_s", "node.cards", "link.ports")
@@ -32,6 +33,11 @@ def evidence_reports(card: CardSpec, cluster: ClusterSpec, cards: int, named: bo
     if card.evidence.get("native") == USER_SET:  # what is composed needs room between its parts
         memory["native"] = USER_SET
     return _figure("time", time), _figure("memory", memory)
+
+
+def weakest_power(card: CardSpec) -> EvidenceKind:
+    """What the card's numbers of energy and heat are worth."""
+    return weakest(evidence.evidence for path, evidence in card.evidence.items() if path.partition(".")[0] == POWER)
 
 
 def refuse_weak(figures: Iterable[EvidenceReport]) -> None:
@@ -54,7 +60,7 @@ def refuse_weak(figures: Iterable[EvidenceReport]) -> None:
 def settings_without_effect(card: CardSpec, cards: int, named: bool) -> tuple[str, ...]:
     """The numbers that the user set and no figure of such a job reads."""
     read = {*dict(_time(card, cards, named)), *MEMORY_PATHS}
-    return tuple(path for path in user_set(card) if path not in read and not path.startswith(NUMBERS))
+    return tuple(path for path in user_set(card) if path not in read and not path.startswith((NUMBERS, POWER)))
 
 
 def user_set(card: CardSpec) -> dict[str, str]:

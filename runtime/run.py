@@ -25,11 +25,13 @@ from ..isa.program import Program
 from ..models.checkpoint import Checkpoint
 from .binding import step_bindings, step_variants
 from .halves import whole_loads
+from .heat import Heat
 from .host import few_collections
 from .job import Job
 from .layer_loads import LayerLoads, Loads
 from .memory import JobMemory
 from .plan import Variant
+from .power_curve import Curve, power_curve
 from .prepare import Prepared, prepare
 from .report import Report
 from .rests_on import refuse_weak
@@ -53,6 +55,7 @@ class StepRecord:
     """One step as it ran: what its cards did as `columns`, and `variants` tells which program each card ran.
 
     `loads` gives the loads of its expert layers by extent; models draw them anew, as those of many steps are big.
+    `clocks` are the hertz of the ranks that began it at less than their full clock.
     """
 
     step: Step
@@ -63,6 +66,7 @@ class StepRecord:
     exchanges: Sequence[Exchanged]
     variants: tuple[Variant, ...]
     loads: Callable[[], Mapping[str, LayerLoads]] = field(repr=False)
+    clocks: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def routed(self) -> dict[str, Loads]:
@@ -88,6 +92,7 @@ class RunState:
     requests: list[Request]
     watch: Watch
     skews: Skews
+    heat: Heat
     records: list[StepRecord] = field(default_factory=list)
     first_token_ps: dict[int, int] = field(default_factory=dict)
     last_token_ps: dict[int, int] = field(default_factory=dict)
@@ -100,13 +105,17 @@ class RunState:
 
 @dataclass(frozen=True)
 class RunResult:
-    """A finished run: the report, and what it was made from, for traces and files."""
+    """A finished run: the report, and what it was made from, for traces and files.
+
+    `power_curve(rank, bins)` is there where the card states what energy needs.
+    """
 
     report: Report
     records: tuple[StepRecord, ...]
     memory: Mapping[int, list[tuple[int, int, str]]]
     logits: dict[str, Array] | None
     programs: Mapping[tuple[int, Variant], Program]
+    power_curve: Callable[[int, int], Curve] | None = None
 
     @property
     def spans(self) -> list[Span]:
@@ -158,7 +167,7 @@ def start_run(prepared: Prepared) -> RunState:
     )
     # tokens that are computed may end a request early, on its own cards alone
     memory = plan.memory(plan.alike_of_holder if prepared.job.payload else plan.alike)
-    return RunState(prepared, cluster, memory, prepared.requests(), Watch(plan), Skews(plan))
+    return RunState(prepared, cluster, memory, prepared.requests(), Watch(plan), Skews(plan), Heat(cluster))
 
 
 def _run(state: RunState, say: Progress) -> None:
@@ -196,6 +205,7 @@ class _Flight:
     ticket: Ran
     variants: tuple[Variant, ...]
     loads: Callable[[], Mapping[str, LayerLoads]]
+    clocks: Mapping[int, int]
     picked: list[int] | None = None
 
     def landed(self, cluster: Machines) -> StepRecord:
@@ -203,7 +213,7 @@ class _Flight:
         cluster.finish(self.ticket)
         ticket = self.ticket
         found = ticket.columns, ticket.spans, ticket.exchanged
-        return StepRecord(self.step, ticket.start_ps, ticket.end_ps, *found, self.variants, self.loads)
+        return StepRecord(self.step, ticket.start_ps, ticket.end_ps, *found, self.variants, self.loads, self.clocks)
 
 
 def _steps(state: RunState, numbers: Numbers | None, say: Progress) -> None:
@@ -220,6 +230,7 @@ def _steps(state: RunState, numbers: Numbers | None, say: Progress) -> None:
         flight = flying.popleft()
         record = flight.landed(state.cluster)
         state.records.append(record)
+        state.heat.ended(record.step.index, record.end_ps)
         for index in [entry.request for entry in record.step.entries if entry.emits]:
             state.first_token_ps.setdefault(index, record.end_ps)
             state.last_token_ps[index] = record.end_ps
@@ -264,7 +275,7 @@ def _submit(state: RunState, step: Step, routed: Mapping[str, LayerLoads] | None
     ]
     # programs of one card use the same buffers, so that one must be over before the next begins
     ticket = state.cluster.start(submissions, in_turn=plan.micro_batches > 1)
-    return _Flight(step, ticket, variants, loads)
+    return _Flight(step, ticket, variants, loads, state.heat.stepped_down)
 
 
 def _keep_logits(state: RunState, step: Step, result: StepNumbers) -> None:
@@ -287,7 +298,8 @@ def _histories(memory: JobMemory) -> dict[int, list[tuple[int, int, str]]]:
 
 
 def _result(state: RunState, report: Report) -> RunResult:
-    plan = state.prepared.plan
+    plan, ledger = state.prepared.plan, state.cluster.ledger
+    curve = None if state.heat.unstated else partial(power_curve, plan.card, ledger, state.records)
     logits: dict[str, Array] | None = None
     if plan.all_logits:
         logits = {name: np.concatenate(parts) for name, parts in state.logits.items()}
@@ -301,4 +313,5 @@ def _result(state: RunState, report: Report) -> RunResult:
             used: plan.lowered(*used).program
             for used in {used for record in state.records for used in enumerate(record.variants)}
         },
+        power_curve=curve,
     )

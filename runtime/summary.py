@@ -17,6 +17,7 @@ from .applied import idle_fusions, pass_reports
 from .breakdown import PhaseTime
 from .communication import collective_reports, link_reports
 from .critical import Critical, critical
+from .energy import energy_report
 from .fits import what_fits
 from .hidden import Hidden
 from .kv_compare import TimedStep, kv_uses, untimed
@@ -53,7 +54,7 @@ NOT_MODELLED = (
     "host work between steps: the next step starts when the last one's tokens are on the host",
     "the loading of weights: time starts when they are in place",
     "freeing of KV pages that fell out of a window, unless --kv-pages ideal asks for it: they are kept to the end",
-    "heat, power limits and faults: the clock stays where the card's file puts it",
+    "faults, and heat that passes from card to card: each stands in its own coolant",
     "mapping of physical memory under address ranges (--kv-policy virtual): its calls are counted and take no time",
     "how much memory the host has (--offload): its link takes time, and nothing else",
     "vision towers, training steps, speculative decoding, prefix caching and preemption",
@@ -152,6 +153,7 @@ def summarise(state: RunState, started_s: float) -> Report:
         expert_loads=state.skews.report(),
         totals=_totals(plan, requests, steps, elapsed_ps),
         phases=_phases(state, criticals, steps),
+        energy=energy_report(state, elapsed_ps),
         latent_attention=latent_reports(plan, [record.step for record in state.records]),
         evidence=evidence_of(prepared),
         warnings=(*prepared.warnings, *idle_fusions(plan, passes), *_numbers_lost(state)),

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..emulator.span import BOUNDS
 from ..emulator.span_columns import CardColumns
+from .power_curve import Curve
 from .report import Report, StepReport
 from .report_document import siltwin_version
 from .terminal import ranges
@@ -44,25 +45,29 @@ def write_trace(
     steps: Sequence[Sequence[CardColumns]],
     memory_histories: Mapping[int, MemoryHistory],
     names: TraceNames,
+    curves: Mapping[int, Curve] | None = None,
 ) -> None:
     """Write the trace as one JSON object, an event a line, without holding it in memory.
 
     A span is a complete event in its queue's row, from the start of its activity; what it waited before stands in its
     arguments. `ts` and `dur` are microseconds, as the format wants; arguments in picoseconds are exact at any length.
     A card that stands for others says so in its name. `memory_histories` holds (ps, bytes gained or given back, tag) a
-    rank, in time order, as Hbm.history() gives them.
+    rank, in time order, as Hbm.history() gives them; `curves` the watts and the clock of a rank.
     """
     other = json.dumps({"siltwin_version": siltwin_version()})
     file.write(f'{{"displayTimeUnit": "ns", "otherData": {other}, "traceEvents": [')
     separator = "\n"
-    for line in _lines(steps, memory_histories, names):
+    for line in _lines(steps, memory_histories, names, curves or {}):
         file.write(separator + line)
         separator = ",\n"
     file.write("\n]}\n")
 
 
 def _lines(
-    steps: Sequence[Sequence[CardColumns]], memory_histories: Mapping[int, MemoryHistory], names: TraceNames
+    steps: Sequence[Sequence[CardColumns]],
+    memory_histories: Mapping[int, MemoryHistory],
+    names: TraceNames,
+    curves: Mapping[int, Curve],
 ) -> Iterator[str]:
     yield from map(_text, _step_events(names.steps))
     standing = _standing(steps)
@@ -80,6 +85,8 @@ def _lines(
             yield from _span_lines(card, [rows.get((card.rank, name), 0) for name in card.queue_names])
     for rank, history in sorted(memory_histories.items()):
         yield from map(_text, _memory_events(rank, list(history)))
+    for rank, curve in sorted(curves.items()):
+        yield from map(_text, _power_events(rank, curve))
 
 
 def _text(event: Event) -> str:
@@ -208,10 +215,19 @@ def _memory_events(rank: int, history: list[tuple[int, int, str]]) -> Iterator[E
             highest, peak = total, dict(live)
         if index + 1 == len(history) or history[index + 1][0] != now_ps:
             if peak and highest > total:
-                yield _counter(rank, now_ps, peak)
-            yield _counter(rank, now_ps, live)
+                yield _counter(rank, "HBM bytes", now_ps, peak)
+            yield _counter(rank, "HBM bytes", now_ps, live)
             highest, peak = total, {}
 
 
-def _counter(rank: int, now_ps: int, live: Mapping[str, int]) -> Event:
-    return {"ph": "C", "name": "HBM bytes", "pid": _pid(rank), "ts": _us(now_ps), "args": dict(live)}
+def _power_events(rank: int, curve: Curve) -> Iterator[Event]:
+    """Watts and megahertz of every bin, from its start; a bin in which nothing ran has no clock."""
+    for number, (watts, clock_hz) in enumerate(zip(curve.watts, curve.clock_hz, strict=True)):
+        start_ps = number * curve.bin_ps
+        yield _counter(rank, "watts", start_ps, {"watts": watts})
+        if clock_hz is not None:
+            yield _counter(rank, "clock MHz", start_ps, {"MHz": clock_hz // 10**6})
+
+
+def _counter(rank: int, name: str, now_ps: int, values: Mapping[str, float]) -> Event:
+    return {"ph": "C", "name": name, "pid": _pid(rank), "ts": _us(now_ps), "args": dict(values)}

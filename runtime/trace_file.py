@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 ALL = "all"
 MOST_SPANS = 1_000_000  # written unasked: some 300 MB, which Perfetto still opens
+POWER_BINS = 1000  # of a card's counters of watts and clock
+MOST_CURVES = 64  # cards with such counters
 MOST_IDLE_CARDS = 64  # whose memory is written where no step ran
 
 
@@ -41,9 +43,12 @@ def write_run_trace(path: str, result: RunResult, cards: str | None = None) -> s
     shown = {card.rank for step in kept for card in step} or set(sorted(wanted)[:MOST_IDLE_CARDS])
     memory = {rank: history for rank, history in result.memory.items() if rank in shown}
 
+    drawn = result.power_curve if result.records else None
+    curves = {rank: drawn(rank, POWER_BINS) for rank in sorted(shown)[:MOST_CURVES]} if drawn else {}
+
     def write(stream: BinaryIO) -> None:
         text = io.TextIOWrapper(stream, encoding="utf-8")
-        write_trace(text, kept, memory, TraceNames.of(result.report))
+        write_trace(text, kept, memory, TraceNames.of(result.report), curves)
         text.flush()
         text.detach()
 

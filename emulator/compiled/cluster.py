@@ -71,7 +71,7 @@ class CompiledCluster(Machines):
         super().__init__(self.calendar, spec, topology, num_cards, choose, placement)
         self.queue_names = tuple(queue.name for queue in spec.queues)
         self.calendar.begin(len(self.cards), len(self.queue_names))
-        self._prepared: dict[int, FlatPrepared] = {}
+        self._prepared: dict[tuple[int, int], FlatPrepared] = {}  # by program and clock
         self.in_flight: list[CompiledTicket] = []
         self._latest: dict[int, CompiledRun] = {}  # of runs in flight
         self._submitted = 0
@@ -120,12 +120,13 @@ class CompiledCluster(Machines):
 
     def _operations(self, programs: Sequence[Submission], ticket: CompiledTicket) -> dict[int, Ops]:
         """What the sites of every rank ask."""
-        by_program: dict[int, list[Submission]] = {}
+        alike: dict[int, tuple[FlatPrepared, list[Submission]]] = {}
         for submission in programs:
-            by_program.setdefault(id(submission.program), []).append(submission)
+            prepared = self._prepare(submission)
+            alike.setdefault(id(prepared), (prepared, []))[1].append(submission)
         found: dict[int, Ops] = {}
-        for own in by_program.values():
-            ops, batch = self._prepare(own[0]).ops_of(own)
+        for prepared, own in alike.values():
+            ops, batch = prepared.ops_of(own)
             found |= zip([submission.rank for submission in own], ops, strict=True)
             if batch is not None:
                 ticket.batches.append(batch)
@@ -187,10 +188,12 @@ class CompiledCluster(Machines):
                 self._let_pass(event)
 
     def _prepare(self, submission: Submission) -> FlatPrepared:
-        key = id(submission.program)
+        spec = self._clocked(submission.rank).spec
+        key = id(submission.program), spec.clock_hz
         prepared = self._prepared.get(key)
         if prepared is None:
-            prepared = self._prepared[key] = FlatPrepared(submission.program, self.cards[0], self.calendar)
+            card = self.cards[0].of_spec(spec)
+            prepared = self._prepared[key] = FlatPrepared(submission.program, card, self.calendar)
         return prepared
 
     def cancel(self, ticket: CompiledTicket, cause: Exception | None = None) -> None:

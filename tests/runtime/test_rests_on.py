@@ -63,7 +63,8 @@ def test_the_memory_that_tiles_lie_in_is_a_ground_for_time() -> None:
 @pytest.mark.parametrize(
     ("changes", "cards", "cluster", "idle"),
     [
-        ({"power.tdp_w": "300"}, 1, None, ("power.tdp_w",)),
+        ({"tensor.stated_peak_ops_per_s.int8": "3e14"}, 1, None, ("tensor.stated_peak_ops_per_s.int8",)),
+        ({"power.idle_w": "300"}, 1, None, ()),
         ({"link.bandwidth_bytes_per_s": "50GB/s"}, 1, None, ("link.bandwidth_bytes_per_s",)),
         ({"link.bandwidth_bytes_per_s": "50GB/s"}, 2, None, ()),
         ({"link.bandwidth_bytes_per_s": "50GB/s"}, 2, "h100-8", ("link.bandwidth_bytes_per_s",)),

@@ -19,6 +19,7 @@ from siltwin.emulator.span_columns import CardColumns
 from siltwin.isa.errors import ConfigError
 from siltwin.isa.text import assemble
 from siltwin.runtime import trace_file
+from siltwin.runtime.power_curve import Curve
 from siltwin.runtime.report import StepReport
 from siltwin.runtime.report_base import Bounds
 from siltwin.runtime.trace import TraceNames, write_trace
@@ -89,9 +90,9 @@ def history() -> list[tuple[int, int, str]]:
     return list(hbm.history())
 
 
-def written(steps: Any, histories: Any, named: TraceNames) -> str:
+def written(steps: Any, histories: Any, named: TraceNames, curves: Any = None) -> str:
     file = io.StringIO()
-    write_trace(file, steps, histories, named)
+    write_trace(file, steps, histories, named, curves)
     return file.getvalue()
 
 
@@ -217,6 +218,7 @@ class Ran(NamedTuple):
     report: Any
     records: Any
     memory: Any
+    power_curve: Any = None
 
 
 def run_of(cards: list[CardColumns], count: int) -> Any:
@@ -243,3 +245,14 @@ def test_a_huge_run_writes_as_many_cards_as_a_file_should_hold_and_others_when_a
     assert write_run_trace(str(path), folded, "3") is None and written_cards() == {0}
     with pytest.raises(ConfigError, match="cards 0 to 3, and no 9"):
         write_run_trace(str(path), run, "9")
+
+
+def test_watts_and_the_clock_of_a_card_are_counters_of_its_process() -> None:
+    curve = Curve(2 * 10**6, (90.0, 250.5), (None, 1_830_000_000), 300.0)
+    found = json.loads(written([], {}, TraceNames({}, []), {3: curve}))["traceEvents"]
+    counters = [(e["name"], e["pid"], e["ts"], e["args"]) for e in found if e["ph"] == "C"]
+    assert counters == [
+        ("watts", 5, 0.0, {"watts": 90.0}),
+        ("watts", 5, 2.0, {"watts": 250.5}),
+        ("clock MHz", 5, 2.0, {"MHz": 1830}),
+    ]
