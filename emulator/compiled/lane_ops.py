@@ -267,9 +267,9 @@ class Batch:
         if len(numbers) == len(found):
             return found
         met = [entry for own in self._exchanges.values() for entry in own]
-        tables = {id(t): (t, lanes.ranks, places) for _, lanes, places in met for t in lanes.tables.values()}
-        for table, ranks, places in tables.values():
-            values = table.values[table.rows[ranks]]
+        tables = {(id(t), id(lanes)): (t, lanes, places) for _, lanes, places in met for t in lanes.tables.values()}
+        for table, lanes, places in tables.values():
+            values = table.values[table.rows[lanes.ranks]]
             for place, row in zip(places.tolist(), values, strict=True):
                 found[place] = numbers.setdefault((found[place], id(table), row.tobytes()), place)
         return found

@@ -156,3 +156,14 @@ def test_loads_that_cannot_be_are_refused(path: Path, tmp_path: Path, content: s
 def test_copies_without_a_place_are_refused(path: Path, layout: str, redundant: int, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         prepare(job(path, layout, redundant))
+
+
+def test_cards_with_and_without_an_expert_of_their_own_meet_where_each_holds_as_many_slots() -> None:
+    """64 experts do not divide by 24 cards and 72 slots do: ranks have two sets of tables that name the same counts."""
+    asked = {"card": "ascend-910c", "cluster": "cloudmatrix-384", "layout": "dp=24,ep=24", "redundant_experts": 8}
+    lengths = {"batch": 24, "cached_len": 64, "input_len": 0, "output_len": 1, "payload": False}
+    ends = [
+        run_job(Job("OLMoE-1B-7B", engine=engine, **asked, **lengths)).records[0].end_ps
+        for engine in ("compiled", "simpy")
+    ]
+    assert ends[0] == ends[1]
