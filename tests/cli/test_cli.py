@@ -193,6 +193,7 @@ def test_every_command_has_help_and_every_option_says_what_it_does(siltwin: Cli)
         "cluster",
         "fabric",
         "fidelity",
+        "calibrate",
         "asm",
         "disasm",
         "schema",
