@@ -14,6 +14,7 @@ from ..emulator.exchange_use import alike
 from ..emulator.span_columns import CardColumns
 from ..emulator.timeline import Timeline
 from ..emulator.usage import Ledger
+from ..isa.program import Block
 from .communication import axis_of
 from .heat import Change
 from .model_parts import COLLECTIVES, parts_of
@@ -99,6 +100,7 @@ class _PartSums:
     def __init__(self, ledger: Ledger, layout: Layout) -> None:
         self._ledger, self._layout = ledger, layout
         self._known: dict[int, tuple[Timeline, tuple[str, ...], Ints]] = {}
+        self._blocks: dict[int, tuple[Block, tuple[str, ...]]] = {}
         self._sums: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
 
     def add(self, record: StepRecord) -> None:
@@ -128,10 +130,14 @@ class _PartSums:
     def _parts(self, timeline: Timeline) -> tuple[tuple[str, ...], Ints]:
         """The parts of a program, and which of them each site belongs to."""
         if id(timeline) not in self._known:
-            blocks = {id(site.block): parts_of(site.block) for site in timeline.sites}
-            each = [blocks[id(site.block)][site.position] for site in timeline.sites]
+            each = [self._of_block(site.block)[site.position] for site in timeline.sites]
             names = tuple(dict.fromkeys(each))
             numbers = {name: number for number, name in enumerate(names)}
             self._known[id(timeline)] = timeline, names, np.array([numbers[name] for name in each], np.int64)
         _, names, of_site = self._known[id(timeline)]
         return names, of_site
+
+    def _of_block(self, block: Block) -> tuple[str, ...]:
+        if id(block) not in self._blocks:
+            self._blocks[id(block)] = block, parts_of(block)
+        return self._blocks[id(block)][1]
