@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .cli_align import align_options, taken
+from .cli_card import card
 from .cli_exits import GATE_FAILED, NOT_ALIGNED, OUT_OF_MEMORY, USER_ERROR, Siltwin
 from .cli_fabric import fabric
 from .cli_job import job_of, job_options
@@ -31,6 +32,7 @@ SCHEMAS = (
     "coverage",
     "cards",
     "card",
+    "card-check",
     "models",
     "clusters",
     "cluster",
@@ -47,6 +49,7 @@ def cli() -> None:
     """
 
 
+cli.add_command(card)
 cli.add_command(fabric)
 cli.add_command(fidelity)
 cli.add_command(calibrate)

@@ -202,12 +202,14 @@ class Dispatch(CardPart):
 
 class LinkPorts(CardPart):
     """Ports to other cards: `bandwidth_bytes_per_s` a port and direction; messages up to `eager_bytes` do not wait
-    for their receiver; `reduces_on` says which unit adds what arrives to what is there."""
+    for their receiver; `reduces_on` says which unit adds what arrives to what is there. `stated_bytes_per_s` is the
+    vendor's figure for all ports, one direction, which `siltwin card check` holds against them."""
 
     ports: Count
     bandwidth_bytes_per_s: BytesPerSecond
     latency_ps: Picoseconds
     eager_bytes: Bytes
+    stated_bytes_per_s: BytesPerSecond | None = None
     reduces_on: Literal["dma", "vector"]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -163,8 +163,7 @@ def load_card(name_or_path: str | Path) -> CardSpec:
     """
     text = str(name_or_path)
     if Path(text).suffix.lower() in {".yaml", ".yml"}:
-        card = _card_of(read_card_tree(Path(text)), text)
-        return card if card.calibration is None else _learned(card, Path(text))
+        return _peaks_agree(read_card(text), text)
     if text in card_names():
         return _shipped_card(text)
     shipped = _shipped()
@@ -177,6 +176,12 @@ def load_card(name_or_path: str | Path) -> CardSpec:
     return shipped[text.lower()]
 
 
+def read_card(path: str | Path) -> CardSpec:
+    """The card of a YAML file, its stated peaks not yet held against its geometry; ConfigError as `load_card`."""
+    card = _card_of(read_card_tree(Path(path)), str(path))
+    return card if card.calibration is None else _learned(card, Path(path))
+
+
 def _learned(card: CardSpec, path: Path) -> CardSpec:
     """A calibrated card with what stands beside its file."""
     assert card.calibration is not None
@@ -185,7 +190,7 @@ def _learned(card: CardSpec, path: Path) -> CardSpec:
 
 @lru_cache(maxsize=64)
 def _shipped_card(name: str) -> CardSpec:
-    return _card_of(read_card_tree(CARDS / f"{name}.yaml"), f"{name}.yaml")
+    return _peaks_agree(_card_of(read_card_tree(CARDS / f"{name}.yaml"), f"{name}.yaml"), f"{name}.yaml")
 
 
 @lru_cache(maxsize=1)
@@ -231,14 +236,31 @@ def _card_of(tree: dict[str, Any], where: str) -> CardSpec:
     if "evidence" in tree:
         raise ConfigError(f"{where}: evidence stands beside each number, not at the top")
     values, found = split_evidence(tree)
-    card = _validated({**values, "evidence": {"tuning": UNTOLD, **found}}, where)
+    return _validated({**values, "evidence": {"tuning": UNTOLD, **found}}, where)
+
+
+class PeakFault(NamedTuple):
+    """A stated peak that the geometry does not give, both in operations a second."""
+
+    path: str
+    stated: int
+    found: int
+
+
+def peak_faults(card: CardSpec) -> Iterator[PeakFault]:
+    """The stated peaks that are further than `PEAK_TOLERANCE` from what cores, array, rate and clock give."""
     for name, stated in card.tensor.stated_peak_ops_per_s.items():
         peak = card.peak_ops_per_s(DTYPES[name]) if name in card.tensor.rate else 0
         if abs(peak - stated) > PEAK_TOLERANCE * stated:
-            raise ConfigError(
-                f"{where}: tensor.stated_peak_ops_per_s.{name}={stated:.4g}, but cores.count x rows x columns x "
-                f"depth x rate x 2 x clock_hz gives {peak:.4g}, over {PEAK_TOLERANCE:.0%} away; correct one of them"
-            )
+            yield PeakFault(f"tensor.stated_peak_ops_per_s.{name}", stated, peak)
+
+
+def _peaks_agree(card: CardSpec, where: str) -> CardSpec:
+    for fault in peak_faults(card):
+        raise ConfigError(
+            f"{where}: {fault.path}={fault.stated:.4g}, but cores.count x rows x columns x "
+            f"depth x rate x 2 x clock_hz gives {fault.found:.4g}, over {PEAK_TOLERANCE:.0%} away; correct one of them"
+        )
     return card
 
 

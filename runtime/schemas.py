@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from .card_check import CardCheckReport
 from .catalogue import CardDetail, CardsReport, ModelsReport
 from .fabric.show import ClusterDetail, ClustersReport
 from .report import OomReport, Report
@@ -25,6 +26,7 @@ DOCUMENTS: dict[str, type[BaseModel]] = {
     "coverage": CoverageReport,
     "cards": CardsReport,
     "card": CardDetail,
+    "card-check": CardCheckReport,
     "models": ModelsReport,
     "clusters": ClustersReport,
     "cluster": ClusterDetail,

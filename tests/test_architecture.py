@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 FLOORS = {"isa": 1, "interconnect": 2, "models": 2, "emulator": 3, "runtime": 4}
-COMMANDS = ("cli_fabric", "cli_measured")
+COMMANDS = ("cli_card", "cli_fabric", "cli_measured")
 CLI = ("cli_align", "cli_exits", "cli_job", "cli_show", *COMMANDS, "cli")
 FLOORS |= dict.fromkeys(CLI, 5) | dict.fromkeys(COMMANDS, 6) | {"cli": 7, "__main__": 8}
 LAZY = {"torch", "transformers", "matplotlib"}

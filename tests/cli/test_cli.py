@@ -189,6 +189,7 @@ def test_every_command_has_help_and_every_option_says_what_it_does(siltwin: Cli)
         "limits",
         "coverage",
         "cards",
+        "card",
         "models",
         "cluster",
         "fabric",
@@ -201,7 +202,10 @@ def test_every_command_has_help_and_every_option_says_what_it_does(siltwin: Cli)
     fabric = cli.commands["fabric"]
     assert isinstance(fabric, click.Group)
     named = [((name,), command) for name, command in cli.commands.items()]
-    named += [(("fabric", name), command) for name, command in fabric.commands.items()]
+    card = cli.commands["card"]
+    assert isinstance(card, click.Group)
+    for group, of in (("fabric", fabric), ("card", card)):
+        named += [((group, name), command) for name, command in of.commands.items()]
     for name, command in named:
         assert siltwin(*name, "--help").exit_code == 0
         options = [param for param in command.params if isinstance(param, click.Option)]
