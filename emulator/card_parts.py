@@ -26,6 +26,8 @@ def _element_bytes(key: object) -> int:
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$", max_length=64)]
 DTypeName = Annotated[str, AfterValidator(_known_dtype)]
+Energy = Annotated[Amount, Field(le=1e-9)]  # joules of an operation or a byte: a thousand times what they take
+Sane = Annotated[Amount, Field(le=1e6)]  # watts, degrees, joules a kelvin
 MOST_ENGINES = 256  # each is a resource of the calendar
 ElementBytes = Annotated[int, BeforeValidator(_element_bytes)]
 
@@ -228,17 +230,17 @@ class Power(CardPart):
     the die to the coolant at `ambient_c`; above `limit_c` the card steps its clock down.
     """
 
-    tdp_w: Amount | None = None
-    idle_w: Amount | None = None
-    energy_j_per_op: dict[DTypeName, Amount] = {}
-    energy_j_per_vector_op: Amount | None = None
-    voltage_exponent: Amount | None = None
-    energy_j_per_hbm_byte: Amount | None = None
-    energy_j_per_link_byte: Amount | None = None
-    thermal_resistance_k_per_w: Amount | None = None
-    thermal_capacity_j_per_k: Amount | None = None
-    ambient_c: Amount | None = None
-    limit_c: Amount | None = None
+    tdp_w: Sane | None = None
+    idle_w: Sane | None = None
+    energy_j_per_op: dict[DTypeName, Energy] = {}
+    energy_j_per_vector_op: Energy | None = None
+    voltage_exponent: Annotated[Amount, Field(le=8)] | None = None
+    energy_j_per_hbm_byte: Energy | None = None
+    energy_j_per_link_byte: Energy | None = None
+    thermal_resistance_k_per_w: Sane | None = None
+    thermal_capacity_j_per_k: Sane | None = None
+    ambient_c: Sane | None = None
+    limit_c: Sane | None = None
 
 
 class NumberRules(CardPart):

@@ -10,6 +10,7 @@ import numpy as np
 from ..emulator.calendar.solver import Ints
 from ..emulator.energy import PS_PER_S, Drawn, joules_of, unstated
 from ..emulator.machines import Machines
+from ..emulator.spec import CardSpec
 from ..emulator.thermal import Thermal
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -34,6 +35,11 @@ class Change(NamedTuple):
     temperature_c: float
 
 
+def _clocks(card: CardSpec) -> tuple[int, ...]:
+    """The full clock, and the steps below it from the highest down."""
+    return card.clock_hz, *sorted({step for step in card.throttle_hz if step < card.clock_hz}, reverse=True)
+
+
 class Heat:
     """Energy and temperature of the cards of a run, brought forward at the end of every step.
 
@@ -46,7 +52,7 @@ class Heat:
         cards = len(cluster.cards)
         self.unstated = unstated(self._card, cards)
         self.thermal = Thermal.of(self._card) if not self.unstated else None
-        self.clocks = (self._card.clock_hz, *sorted(self._card.throttle_hz, reverse=True))
+        self.clocks = _clocks(self._card)
         idle = self.thermal.settled_c(self._card.power.idle_w or 0.0) if self.thermal else 0.0
         self.temperature_c: Floats = np.full(cards, idle)
         self.levels: Ints = np.zeros(cards, np.int64)

@@ -51,11 +51,22 @@ def _figures(report: EnergyReport) -> Group:
         ("of it beside idling", joules(total - (report.idle_j or 0.0)), parts),
         ("power of a card, mean", f"{digits(report.mean_w or 0.0)} W", f"at most {digits(report.peak_w or 0.0)} W"),
     ]
+    rows += _clock_row(report)
     if report.output_tokens_per_j:
         rows.append(("output tokens a joule", digits(report.output_tokens_per_j), ""))
     if report.hottest_c is not None:
         rows.append(("hottest card", f"{report.hottest_c:.1f} C", f"limit {digits(report.limit_c or 0.0)} C"))
     return table(f"Energy and heat (weakest evidence: {report.weakest})", ("figure", "value", "<of it"), rows)
+
+
+def _clock_row(report: EnergyReport) -> list[tuple[str, str, str]]:
+    """The clock of the card that took most, while it computed."""
+    known = [clock for clock in report.curve.clock_hz if clock is not None] if report.curve else []
+    if not known:
+        return []
+    lowest, highest = (f"{clock / 1e9:.2f}" for clock in (min(known), max(known)))
+    shown = lowest if lowest == highest else f"{lowest} to {highest}"
+    return [("its clock while computing", f"{shown} GHz", "that of the card that took most")]
 
 
 def _change_line(change: ClockChange) -> str:

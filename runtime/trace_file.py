@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 ALL = "all"
 MOST_SPANS = 1_000_000  # written unasked: some 300 MB, which Perfetto still opens
 POWER_BINS = 1000  # of a card's counters of watts and clock
-MOST_CURVES = 64  # cards with such counters
+MOST_CURVES = 16  # cards with such counters
 MOST_IDLE_CARDS = 64  # whose memory is written where no step ran
 
 

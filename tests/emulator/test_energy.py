@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from siltwin.emulator.card_parts import Power
 from siltwin.emulator.energy import joules_of, operations_nj, unstated
-from siltwin.emulator.spec import load_card, override
+from siltwin.emulator.spec import card_names, load_card, override
 from siltwin.emulator.thermal import Thermal, at_clock
 from siltwin.isa.dtype import BF16
 from siltwin.isa.work import FusedShape, Unit, Work
@@ -65,6 +66,15 @@ def test_a_card_at_a_throttle_step_asks_and_takes_what_that_clock_says() -> None
     assert (half.clock_hz, half.evidence) == (card.clock_hz // 2, card.evidence)
     product = Work(Unit.TENSOR, ops=10**9, dtype=BF16)
     assert operations_nj(product, 1.0, half) == 250_000
+
+
+@pytest.mark.parametrize("name", [name for name in card_names() if load_card(name).power != Power()])
+def test_a_shipped_card_that_states_power_states_all_of_it_and_carries_it_away(name: str) -> None:
+    card = load_card(name)
+    assert unstated(card, 8) == ()
+    thermal = Thermal.of(card)
+    assert thermal is not None and card.power.tdp_w is not None
+    assert thermal.limit_c - 15 < thermal.settled_c(card.power.tdp_w) <= thermal.limit_c
 
 
 def test_what_a_card_leaves_out_is_named() -> None:

@@ -175,6 +175,7 @@ def test_a_changed_clock_moves_the_peak_and_is_not_held_against_the_vendors_figu
         ("hbm.capacity_bytes", "nan", "'nan'"),
         ("hbm.capacity_bytes", "64GB/s", "GiB"),
         ("hbm.capacity_bytes", "0.5", "integer"),
+        ("power.energy_j_per_op.bf16", "1", "power.energy_j_per_op.bf16"),
         ("hbm.capacity_bytes", "1e400", "finite"),
         ("hbm.reserved_bytes", "65GiB", "exceeds capacity_bytes"),
         ("hbm.attainable_fraction", "1.01", "less than or equal to 1"),
