@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...emulator.spec import CardSpec
+from ...isa.errors import ConfigError
 from ...models.checkpoint import Checkpoint, open_checkpoint
 from ..fits import fits, largest_batch
 from ..job import Job
@@ -46,21 +47,22 @@ class Tpot:
 
 
 def predicted_tpot_ms(rows: Iterable[ServingRow], card_of: CardOf) -> Array:
-    """The time per output token [rows] in milliseconds; NaN for models that have experts, or do not fit the cards."""
+    """The time per output token [rows] in milliseconds; NaN for what does not fit the cards."""
     return np.array([np.nan if tpot is None else tpot.in_all_ms for _, tpot in emulated_tpots(rows, card_of)])
 
 
 def emulated_tpots(rows: Iterable[ServingRow], card_of: CardOf) -> Iterator[tuple[ServingRow, Tpot | None]]:
-    """Every row and the emulated parts of its time, None where it is not a dense model or does not fit the cards."""
+    """Every row and the emulated parts of its time, None where it fits neither the cards nor what its model can do."""
     models: dict[str, Checkpoint] = {}
     for row in rows:
-        if not row.is_dense:
-            yield row, None
-            continue
         name = DENSE[row.model_path]
         if name not in models:
             models[name] = open_checkpoint(name)
-        yield row, emulated_tpot(row, card_of(row.system), models[name])
+        try:
+            tpot = emulated_tpot(row, card_of(row.system), models[name])
+        except ConfigError:  # a layout or lengths that the model has not
+            tpot = None
+        yield row, tpot
 
 
 def emulated_tpot(row: ServingRow, card: CardSpec, model: Checkpoint) -> Tpot | None:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import csv
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from ...isa.errors import ConfigError
-from .frameworks import framework_of
+from .frameworks import FRAMEWORKS
 
 TEXTS = ("id", "backend", "model_path", "system", "gemm_quant_mode")
 COUNTS = ("isl", "osl", "batch_size", "tp_size", "pp_size")
 TIME = "silicon_tpot_ms"
 SLOWEST_MS = 10_000.0  # no server lets a reader wait ten seconds a token: such a time is in other units
 FASTEST_MS = 0.05
+TOGETHER = "agg"
 
 # Models of server rows that have no experts, and the configs that ship here for them.
 DENSE = {
@@ -69,11 +71,6 @@ class ServingRow:
     tpot_ms: float
 
     @property
-    def is_dense(self) -> bool:
-        """Whether the model has no experts, and is known here."""
-        return self.model_path in DENSE
-
-    @property
     def peers(self) -> float:
         """The share of the other requests' prompts that is computed while a request decodes."""
         return PEERS.get((self.backend, self.quant), 1.0)
@@ -84,32 +81,55 @@ class ServingRow:
         return "fp8" if (self.backend, self.quant) in CODED_CACHES else "bf16"
 
 
-def measured_serving(path: Path) -> tuple[ServingRow, ...]:
-    """The rows of a CSV file with the columns of TEXTS, COUNTS and TIME (others are left alone).
+def measured_serving(path: Path, notes: list[str]) -> tuple[ServingRow, ...]:
+    """The servers of dense models in a CSV file with the columns of TEXTS, COUNTS and TIME (others are left alone).
 
-    ConfigError names the file, the line and what is wrong in it.
+    Rows that nothing here stands for are left out and told in `notes`. ConfigError names the file, the line and what
+    is wrong in it.
     """
+    left_out: Counter[str] = Counter()
+    rows = []
     try:
         with path.open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
             missing = [name for name in (*TEXTS, *COUNTS, TIME) if name not in (reader.fieldnames or ())]
             if missing:
                 raise ConfigError(f"{path}: no column {missing[0]!r}; a table of servers has {', '.join(_COLUMNS)}")
-            return tuple(_row(record, f"{path}:{reader.line_num}") for record in reader)
+            for record in reader:
+                why = _why_not(record)
+                if why:
+                    left_out[why] += 1
+                else:
+                    rows.append(_row(record, f"{path}:{reader.line_num}"))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"{path}: {error}") from error
+    notes += [f"{path.name}: {count} servers left out: {why}" for why, count in left_out.items()]
+    return tuple(rows)
 
 
 _COLUMNS = (*TEXTS, *COUNTS, TIME)
 
 
+def _why_not(record: Mapping[str, str | None]) -> str:
+    """Why a row cannot be compared, "" where it can."""
+    model, backend, quant, mode = (
+        (record.get(name) or "").strip() for name in ("model_path", "backend", "gemm_quant_mode", "mode")
+    )
+    if model not in DENSE:
+        return f"{model} is no dense model known here"
+    if mode not in ("", TOGETHER):
+        return f"mode={mode}, and only servers that prefill and decode on the same cards ({TOGETHER}) are emulated"
+    if backend not in FRAMEWORKS:
+        return f"backend={backend}, of which nothing is known; known: {', '.join(FRAMEWORKS)}"
+    if quant not in PRECISIONS:
+        known = ", ".join(name or "empty (16 bits)" for name in PRECISIONS)
+        return f"gemm_quant_mode={quant} is none of {known}"
+    return ""
+
+
 def _row(record: Mapping[str, str | None], where: str) -> ServingRow:
     texts = {name: (record[name] or "").strip() for name in TEXTS}
     counts = {name: _count(record[name], name, where) for name in COUNTS}
-    framework_of(texts["backend"])
-    if texts["gemm_quant_mode"] not in PRECISIONS:
-        known = ", ".join(name or "empty (16 bits)" for name in PRECISIONS)
-        raise ConfigError(f"{where}: gemm_quant_mode={texts['gemm_quant_mode']!r} is none of {known}")
     return ServingRow(
         name=texts["id"],
         backend=texts["backend"],

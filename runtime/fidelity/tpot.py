@@ -19,15 +19,16 @@ FOLDER = "serving"
 
 def compare_servers(data: Path, asked: CardSpec | None) -> tuple[list[Comparison], list[str]]:
     """The servers of dense models in `serving/*.csv` of a folder, by device; and what was left out."""
-    rows = [row for path in sorted((data / FOLDER).glob("*.csv")) for row in measured_serving(path)]
-    found, notes = [], []
+    found: list[Comparison] = []
+    notes: list[str] = []
+    rows = [row for path in sorted((data / FOLDER).glob("*.csv")) for row in measured_serving(path, notes)]
     for system in dict.fromkeys(row.system for row in rows):
-        own = [row for row in rows if row.system == system and row.is_dense]
+        own = [row for row in rows if row.system == system]
         chosen = stand_in(card_name_of(system), asked)
         if chosen is None:
             notes.append(f"{FOLDER}: servers of {system} left out, as no card that is compared stands for them")
-        elif own:
-            found += list(_comparison(own, chosen, notes))
+        else:
+            found += _comparison(own, chosen, notes)
     return found, notes
 
 

@@ -1,5 +1,6 @@
 """Rows of servers: read with their traps, and predicted from the programs that a server's steps run."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,9 +39,9 @@ def written(folder: Path, line: str) -> Path:
 
 
 def test_a_row_says_its_model_precision_and_layout(tmp_path: Path) -> None:
-    (row,) = measured_serving(written(tmp_path, f"x,trtllm,{LLAMA},h100_sxm,fp8,1024,128,8,2,1,9.5"))
+    (row,) = measured_serving(written(tmp_path, f"x,trtllm,{LLAMA},h100_sxm,fp8,1024,128,8,2,1,9.5"), [])
     assert row == ServingRow("x", "trtllm", LLAMA, "h100_sxm", "fp8", 1024, 128, 8, 2, 1, 9.5)
-    assert row.is_dense and row.kv_dtype == "fp8"
+    assert row.kv_dtype == "fp8"
 
 
 @pytest.mark.parametrize(
@@ -49,13 +50,25 @@ def test_a_row_says_its_model_precision_and_layout(tmp_path: Path) -> None:
         (f"x,vllm,{LLAMA},h100_sxm,,1024,128,8,1,1,0.0095", r"rows.csv:2: .*0.0095.*another unit"),
         (f"x,vllm,{LLAMA},h100_sxm,,1024,128,8,1,1,nan", r"silicon_tpot_ms='nan'"),
         (f"x,vllm,{LLAMA},h100_sxm,,1024,128,0,1,1,9.5", r"batch_size='0' must be a whole number of at least 1"),
-        (f"x,vllm,{LLAMA},h100_sxm,int3,1024,128,8,1,1,9.5", r"gemm_quant_mode='int3' is none of .*fp8_block"),
-        (f"x,mystery,{LLAMA},h100_sxm,,1024,128,8,1,1,9.5", r"backend='mystery' .*known: vllm, trtllm, sglang"),
     ],
 )
 def test_a_wrong_row_is_refused_with_its_line(tmp_path: Path, line: str, wrong: str) -> None:
     with pytest.raises(ConfigError, match=wrong):
-        measured_serving(written(tmp_path, line))
+        measured_serving(written(tmp_path, line), [])
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (f"x,vllm,{LLAMA},h100_sxm,int3,1024,128,8,1,1,9.5", "gemm_quant_mode=int3 is none of .*fp8_block"),
+        (f"x,mystery,{LLAMA},h100_sxm,,1024,128,8,1,1,9.5", "backend=mystery.*known: vllm, trtllm, sglang"),
+        ("x,vllm,deepseek-ai/DeepSeek-V3,h100_sxm,,1024,128,,8,1,9.5", "deepseek-ai/DeepSeek-V3 is no dense model"),
+    ],
+)
+def test_a_row_that_nothing_stands_for_is_left_out_and_told(tmp_path: Path, line: str, why: str) -> None:
+    notes: list[str] = []
+    assert measured_serving(written(tmp_path, line), notes) == ()
+    assert len(notes) == 1 and re.search(f"rows.csv: 1 servers left out: {why}", notes[0])
 
 
 def test_a_decode_step_takes_what_a_run_of_it_takes() -> None:
@@ -84,8 +97,8 @@ def test_no_more_sequences_run_than_the_cards_hold() -> None:
     assert room / kv_bytes * 0.9 < found.running < room / kv_bytes
 
 
-def test_models_with_experts_are_not_predicted() -> None:
-    rows = [replace(ROW, model_path="deepseek-ai/DeepSeek-R1"), ROW]
+def test_a_server_of_longer_sequences_than_its_model_has_is_not_predicted() -> None:
+    rows = [replace(ROW, model_path="Qwen/Qwen3-32B", isl=131_072, osl=4096), ROW]
     predicted = predicted_tpot_ms(rows, lambda system: load_card(system.replace("_", "-")))
     assert np.isnan(predicted[0])
     assert predicted[1] == pytest.approx(emulated(ROW).in_all_ms)
