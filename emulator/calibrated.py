@@ -72,23 +72,30 @@ def sizes_of(work: Work) -> tuple[str, Sizes] | None:
     No size falls as m, n, k, a length or the number of sequences grows.
     """
     shape = work.shape
-    if isinstance(shape, MatmulShape) and work.dtype is not None:
-        return "matmul", {
-            "m": shape.m * shape.batch, "n": shape.n, "k": shape.k, "operand_bits": work.dtype.bits,
+    if isinstance(shape, MatmulShape):
+        return "matmul", {"m": shape.m * shape.batch, "n": shape.n, "k": shape.k, **_amounts(work)}
+    if isinstance(shape, AttentionShape) and shape.q_lens:
+        longest = max(shape.q_lens)
+        if longest > 1 and shape.q_lens != shape.kv_lens:
+            return None  # some tokens were cached before: no table times that
+        sizes = {
+            "longest": max(shape.kv_lens), "items": len(shape.q_lens) * shape.num_kv_heads,
+            "group": shape.num_heads // shape.num_kv_heads, "head_dim": shape.qk_dim, **_amounts(work),
         }  # fmt: skip
-    if isinstance(shape, AttentionShape) and work.dtype is not None and shape.q_lens:
-        return _attention_sizes(work, shape)
+        return ("prefill" if longest > 1 else "decode"), sizes
     return None
 
 
-def _attention_sizes(work: Work, shape: AttentionShape) -> tuple[str, Sizes] | None:
-    longest = max(shape.q_lens)
-    if longest > 1 and shape.q_lens != shape.kv_lens:
-        return None  # some tokens were cached before: no table times that
-    cached = sum(shape.kv_lens)
-    sizes: Sizes = {
-        "sequences": len(shape.q_lens), "longest": max(shape.kv_lens), "tokens": cached,
-        "heads": shape.num_heads, "kv_heads": shape.num_kv_heads, "head_dim": shape.qk_dim + shape.v_dim,
-        "operations": work.ops, "bytes": work.read_bytes + work.write_bytes,
-    }  # fmt: skip
-    return ("prefill" if longest > 1 else "decode"), sizes
+def _amounts(work: Work) -> Sizes:
+    return {"operations": work.ops, "bytes": work.read_bytes + work.write_bytes}
+
+
+def is_plain(work: Work) -> bool:
+    """Whether kernels take their usual way: no window, chunks or caps, and a cache of the type of the queries."""
+    shape = work.shape
+    if not isinstance(shape, AttentionShape) or work.dtype is None:
+        return isinstance(shape, MatmulShape) and work.dtype is not None
+    queries = sum(shape.q_lens) * shape.num_heads * shape.qk_dim
+    cached = sum(shape.kv_lens) * shape.num_kv_heads * (shape.qk_dim + shape.v_dim)
+    limited = shape.window or shape.chunk or shape.soft_capped
+    return not limited and work.read_bytes == work.dtype.bytes_of(queries) + work.dtype.bytes_of(cached)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
@@ -44,10 +43,15 @@ class Trees(NamedTuple):
 
     def ratio(self, sizes: Mapping[str, float], physics_ps: float) -> float:
         """What the physics of an instruction with these sizes is multiplied by, from LEAST to MOST."""
-        row = np.array([*[sizes[name] for name in self.inputs[:-1]], physics_ps])
-        row = np.log(np.minimum(np.maximum(row, self.low), self.high) + 1.0)
-        learned = self.start + (self.share - 1) * row[-1] + _sum(row, *self[7:], self.roots)
-        return min(MOST, max(LEAST, math.exp(learned)))
+        row = np.array([[*[sizes[name] for name in self.inputs[:-1]], physics_ps]], np.float64)
+        return float(self.ratios(row)[0])
+
+    def ratios(self, rows: Array) -> Array:
+        """`ratio` of many rows of inputs, float64 [rows, inputs]: float64 [rows]."""
+        logs = np.log(np.minimum(np.maximum(rows, self.low), self.high) + 1.0)
+        trees = _sum_rows(logs, self.column, self.value, self.left, self.right, self.roots)
+        found: Array = np.exp(np.clip(self.start + (self.share - 1) * logs[:, -1] + trees, *np.log([LEAST, MOST])))
+        return found
 
     @property
     def digest(self) -> str:
@@ -88,21 +92,13 @@ class Trees(NamedTuple):
 
 
 @njit(cache=True)
-def _sum(row, column, value, left, right, roots):  # type: ignore[no-untyped-def]
-    """The sum of the leaves that a row [inputs] comes to."""
-    total = 0.0
-    for root in roots:
-        node = root
-        while column[node] >= 0:
-            node = left[node] if row[column[node]] <= value[node] else right[node]
-        total += value[node]
-    return total
-
-
-@njit(cache=True)
-def sum_rows(rows, column, value, left, right, roots):  # type: ignore[no-untyped-def]
-    """`_sum` of many rows [rows, inputs]."""
+def _sum_rows(rows, column, value, left, right, roots):  # type: ignore[no-untyped-def]
+    """The sums [rows] of the leaves that each row [rows, inputs] comes to."""
     found = np.zeros(rows.shape[0])
     for index in range(rows.shape[0]):
-        found[index] = _sum(rows[index], column, value, left, right, roots)
+        for root in roots:
+            node = root
+            while column[node] >= 0:
+                node = left[node] if rows[index, column[node]] <= value[node] else right[node]
+            found[index] += value[node]
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...isa.work import Work
-from ..calibrated import sizes_of
+from ..calibrated import is_plain, sizes_of
 from ..spec import CardSpec
 from ..trees import LEAST
 from .rates import UnitDemand, capacities, ps_for
@@ -16,11 +16,11 @@ def corrected(work: Work, card: CardSpec, asked: UnitDemand) -> UnitDemand:
 
     Amounts stay, and the time stays long enough for them.
     """
-    if card.calibration is None or work.dtype is None:
-        return asked
     found = sizes_of(work)
-    told = card.calibration.kinds.get(found[0]) if found is not None else None
-    if found is None or told is None or told.trees is None or work.dtype.name not in told.trees.dtypes:
+    if card.calibration is None or found is None or work.dtype is None:
+        return asked
+    told = card.calibration.kinds.get(found[0])
+    if told is None or told.trees is None or work.dtype.name not in told.trees.dtypes or not is_plain(work):
         return asked
     physics_ps = asked.fixed_ps + asked.alone_ps
     capacity = capacities(card)

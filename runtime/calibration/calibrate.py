@@ -12,7 +12,9 @@ import numpy as np
 from ...emulator.calibrated import Calibration, Errors, Fit, KindCalibration, sizes_of
 from ...emulator.evidence import Evidence
 from ...emulator.spec import CardSpec
+from ...emulator.trees import Trees
 from .fit import Sample, fit
+from .learn import learn, relearn
 from .parameters import KINDS_OF_OPS, with_fields
 from .points import representative
 from .predict import Predictor
@@ -28,12 +30,16 @@ POINTS_PRIOR, ROWS_PRIOR = 3.0, 0.3  # how many rows a constant's default weighs
 
 @dataclass(frozen=True)
 class Ask:
-    """What a calibration is asked: how far to fit, from how many points a kind, and which library's attention."""
+    """What a calibration is asked: how far to fit, from how many points a kind, and which library's attention.
+
+    With `all_rows`, trees whose errors are known are grown once more on every row, the held-out ones too.
+    """
 
     fit: Fit = "physics"
     points: int = FEWEST
     seed: int = 0
     library: str = ""
+    all_rows: bool = True
 
 
 class KindResult(NamedTuple):
@@ -89,20 +95,35 @@ def _calibrate_kind(
 ) -> tuple[CardSpec, KindCalibration, KindResult, Array]:
     seen = [table.take(training_rows(table, ask.seed)) for table in tables]
     judged = [sampled(table.take(~training_rows(table, ask.seed)), JUDGED_ROWS, ask.seed) for table in tables]
-    if ask.fit == "points":
-        chosen = _points(seen, ask)
-        fitted = fit(card, kind, [_sample(table) for table in chosen], POINTS_PRIOR)
-    else:
-        chosen = [part for table in seen for part in _parts(table, ask.seed)]
-        fitted = fit(card, kind, [_sample(table) for table in chosen], ROWS_PRIOR)
-    samples = [_sample(table) for table in judged if len(table)]
-    noise = _noise(tables)
-    before, after = _errors(card, samples, noise), _errors(fitted, samples, noise)
-    used = sum(map(len, chosen))
-    named = library if any(table.library for table in tables) else ""
-    told = KindCalibration(fit=ask.fit, library=named, rows=used, errors=after, ranges=_ranges(chosen))
-    result = KindResult(kind, used, sum(map(len, judged)), before, after)
+    chosen = _points(seen, ask) if ask.fit == "points" else [part for table in seen for part in _parts(table, ask.seed)]
+    prior = POINTS_PRIOR if ask.fit == "points" else ROWS_PRIOR
+    fitted = fit(card, kind, [_sample(table) for table in chosen], prior)
+    trees = learn(fitted, kind, seen, ask.seed) if ask.fit == "full" else None
+    samples, noise = [_sample(table) for table in judged if len(table)], _noise(tables)
+    before, after = _errors(card, samples, noise), _errors(_learned(fitted, kind, trees), samples, noise)
+    if trees is not None:
+        chosen = tables if ask.all_rows else seen
+        trees = relearn(trees, fitted, kind, chosen, ask.seed) if ask.all_rows else trees
+    told = KindCalibration(
+        fit=ask.fit if trees is not None or ask.fit != "full" else "physics",
+        library=library if any(table.library for table in tables) else "",
+        rows=sum(map(len, chosen)),
+        errors=after,
+        ranges=_ranges(chosen),
+        learned=trees.digest if trees is not None else "",
+        trees=trees,
+    )
+    result = KindResult(kind, told.rows, sum(map(len, judged)), before, after)
     return fitted, told, result, np.concatenate([table.row_hashes for table in chosen])
+
+
+def _learned(card: CardSpec, kind: str, trees: Trees | None) -> CardSpec:
+    """The card with trees for one kind and nothing else calibrated."""
+    if trees is None:
+        return card
+    nothing = Errors(rows=0, mean=0, median=0, p90=0)
+    told = KindCalibration(fit="full", library="", rows=0, errors=nothing, ranges={}, learned=trees.digest, trees=trees)
+    return with_fields(card, calibration=Calibration(seed=0, sources={}, kinds={kind: told}))
 
 
 def _points(tables: list[MeasuredTable], ask: Ask) -> list[MeasuredTable]:
@@ -121,7 +142,7 @@ def _parts(table: MeasuredTable, seed: int) -> list[MeasuredTable]:
 
 
 def _sample(table: MeasuredTable) -> Sample:
-    return Sample(Predictor(table), table.latency_ps, table.weights)
+    return Sample(Predictor.of(table), table.latency_ps, table.weights)
 
 
 def _errors(card: CardSpec, samples: list[Sample], noise: float | None) -> Errors:
@@ -144,7 +165,7 @@ def _ranges(tables: list[MeasuredTable]) -> dict[str, tuple[float, float]]:
     """The least and greatest of every size that the rows' instructions have."""
     found: dict[str, list[float]] = {}
     for table in tables:
-        for works in Predictor(table).works:
+        for works in Predictor.of(table).works:
             for _, sizes in filter(None, map(sizes_of, works)):
                 for name, value in sizes.items():
                     found.setdefault(name, []).append(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Self
 
 import numpy as np
 
@@ -18,9 +19,17 @@ _demand = demand.__wrapped__  # a fit asks each Work once of each of many cards:
 class Predictor:
     """The instructions of a table's rows, whose times may be asked of many cards."""
 
-    def __init__(self, table: MeasuredTable) -> None:
+    def __init__(self, works: Iterable[tuple[Work, ...]]) -> None:
+        self.works = tuple(works)
+
+    @classmethod
+    def of(cls, table: MeasuredTable) -> Self:
         """UnsupportedError where no instruction does what a row measured."""
-        self.works = tuple(works_of(table))
+        return cls(works_of(table))
+
+    def take(self, rows: Iterable[int]) -> Self:
+        """Some of the rows."""
+        return type(self)(self.works[row] for row in rows)
 
     def ps(self, card: CardSpec) -> Floats:
         """Picoseconds of each row's instructions alone on the card, one after the other: float64 [rows]."""
@@ -32,7 +41,7 @@ def predicted_ps(table: MeasuredTable, card: CardSpec) -> Floats:
 
     UnsupportedError where the card, or siltwin, has nothing that does such a row.
     """
-    return Predictor(table).ps(card)
+    return Predictor.of(table).ps(card)
 
 
 def alone_ps(works: Iterable[Work], card: CardSpec) -> int:
