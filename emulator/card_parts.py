@@ -49,12 +49,13 @@ class Node(CardPart):
     """How these cards usually stand: used when no cluster is named. `topology` is a kind of cluster.
 
     `ports_to_peer` of a card's link ports carry what goes to one neighbour: a port each where neighbours are wired
-    directly, all of them where a `switch` stands between.
+    directly, all of them where a `switch` stands between, which may add what passes through it (`switch_reduces`).
     """
 
     topology: Name
     cards: Positive
     ports_to_peer: Positive
+    switch_reduces: bool = False
 
 
 class Queue(CardPart):

@@ -47,8 +47,8 @@ class Machines(ABC):
     """Equal cards, ranks 0 to `num_cards` - 1, each on the node of a topology that `placement` gives it, by rank.
 
     Without a placement every rank stands on the node of its own number; links and nodes keep the topology's numbers.
-    `choose(collective, group size, ranks, bytes of all parts)` gives the algorithm and protocol of a collective, as
-    `ClusterSpec.choose` does by a cluster file's table.
+    `choose(collective, group size, ranks, bytes of all parts, dtype)` gives the algorithm and protocol of a collective,
+    as `ClusterSpec.choose` does by a cluster file's table.
     """
 
     def __init__(

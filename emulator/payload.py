@@ -64,8 +64,8 @@ class Payload:
     Bound programs are kept and found again while program, arrays, offsets, groups and scalar extents are the same, so
     that a decode step of an equal shape binds nothing; at most `max_bound` of them, the least recently used go first.
 
-    `choose(collective, group size, ranks, bytes)` gives the algorithm that a collective's bytes and sums follow, as it
-    does for a Cluster. `debug` fills the
+    `choose(collective, group size, ranks, bytes, dtype)` gives the algorithm that a collective's bytes and sums follow,
+    as it does for a Cluster. `debug` fills the
     locals with NaN (integers with a huge number) when a call starts and checks what every instruction wrote. `inspect`
     is asked at binding, of every instruction, what is to run whenever it has ended.
     """

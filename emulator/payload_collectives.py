@@ -44,7 +44,7 @@ def bind_collective(ops: Sequence[LinkOp], choose: Choose) -> Thunk:
             return lambda: _exchange_rows(ops)
         _check_counts(ops)
     kind, ranks = KINDS.get(instruction.mnemonic, instruction.mnemonic), ops[0].ranks
-    choice = choose(kind, len(ops), ranks, _num_bytes(ops))
+    choice = choose(kind, len(ops), ranks, _num_bytes(ops), ops[0].dtype)
     plan = choice.plan(kind, len(ops), getattr(instruction, "root", 0))
     return _MEETINGS[instruction.mnemonic](ops, plan)
 

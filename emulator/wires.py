@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from ..interconnect.collectives.amounts import Measured, StepProfile, measure
+from ..interconnect.collectives.amounts import Measured, measure
 from ..interconnect.collectives.flows import PlacedPlan, PlacedShape, place
 from ..interconnect.collectives.plan import Ints, Plan
 from ..interconnect.collectives.protocol import Protocol
 from ..interconnect.topology import Topology
 from ..isa.dtype import DType
-from ..isa.work import CollectiveShape, TransferShape, Unit, Work
+from ..isa.work import CollectiveShape, TransferShape, Work
 from .calendar.activity import Demand
 from .calendar.amounts import Amounts
 from .calendar.resource_columns import Resources
 from .calendar.shares import share_of
 from .choosing import Choose
+from .exchange_costs import alone_of, at_ends, ends_ps, issue_ps
 from .parts import sizes_of, total_of
 from .span import Bound
 from .spec import CardSpec
-from .units.link import reduction_cycles
-from .units.rates import ps_for
 
 RECV, RECV_REDUCE = TRANSFERS = ("send_recv", "send_recv_reduce")  # the interconnect's names
 LISTED = 64  # parts that a message's text names
@@ -179,13 +177,13 @@ class Wires:
         """The same exchange in lockstep, a demand a step; the dispatch stands before the first."""
         demands: list[Demand] = []
         plan, protocol = self._plan(message, ranks)
-        dispatch_ps, sizes = _issue_ps(dispatch_ps, plan, protocol), sizes_of(message.part_bytes)
+        dispatch_ps, sizes = issue_ps(dispatch_ps, plan, protocol), sizes_of(message.part_bytes)
         held = measure(self._placed(plan, ranks).shape, sizes, protocol).steps
         for index in range(plan.num_steps):
             placed = self._placed(plan.step(index), ranks)
             measured = measure(placed.shape, sizes)
             fixed_ps = int(held.latency_ps[index]) + (0 if demands else dispatch_ps)
-            flow_ps = max(int(held.flow_ps[index]), *self._ends_ps(measured, message.dtype))
+            flow_ps = max(int(held.flow_ps[index]), *ends_ps(measured, message.dtype, self._card))
             alike = self._on_links_and_ports(fixed_ps, flow_ps, "link", measured, message.dtype)
             demands.append(Demand(fixed_ps, flow_ps, _amounts(self._stand(alike, placed, ranks), alike.amounts)))
         return tuple(demands) or (Demand(dispatch_ps, 0, ()),)
@@ -199,7 +197,7 @@ class Wires:
 
     def _plan(self, message: Message, ranks: tuple[int, ...]) -> tuple[Plan, Protocol]:
         """By which plan a message runs, and how its library sends."""
-        choice = self._choose(message.kind, len(ranks), self._at(ranks), total_of(message.part_bytes))
+        choice = self._choose(message.kind, len(ranks), self._at(ranks), total_of(message.part_bytes), message.dtype)
         return choice.plan(message.kind, len(ranks), message.root), choice.protocol
 
     def _cost(self, message: Message, ranks: tuple[int, ...], dispatch_ps: int) -> tuple[_Alike, Ints]:
@@ -225,24 +223,14 @@ class Wires:
         return alike, self._stand(alike, placed, ranks)
 
     def _measured(self, shape: PlacedShape, message: Message, protocol: Protocol, dispatch_ps: int) -> _Alike:
-        dispatch_ps = _issue_ps(dispatch_ps, shape.plan, protocol)
         whole = measure(shape, sizes_of(message.part_bytes), protocol)
-        excess_ps = self._excess_ps(whole.steps, message.dtype)
-        latency_ps, alone_ps = whole.latency_ps, whole.flow_ps + excess_ps
-        bound: Bound = "link"
-        if message.kind == "barrier":
-            bound = "dependency"
-        elif dispatch_ps > latency_ps + alone_ps:
-            bound = "dispatch"
-        elif excess_ps > latency_ps:
-            memory_ps, reduction_ps = self._ends_ps(whole, message.dtype)
-            bound = "hbm" if memory_ps >= reduction_ps else "compute"
-        return self._on_links_and_ports(dispatch_ps + latency_ps, alone_ps, bound, whole, message.dtype)
+        alone = alone_of(whole, message.kind, message.dtype, self._card, dispatch_ps)
+        return self._on_links_and_ports(*alone, whole, message.dtype)
 
     def _on_links_and_ports(
         self, fixed_ps: int, alone_ps: int, bound: Bound, measured: Measured, dtype: DType | None
     ) -> _Alike:
-        at_ports = np.stack(self._ends(measured, dtype), axis=1).reshape(-1)
+        at_ports = np.stack(at_ends(measured, dtype, self._card), axis=1).reshape(-1)
         links, ports = np.flatnonzero(measured.link_bytes), np.flatnonzero(at_ports)
         amounts = np.concatenate((measured.link_bytes[links], at_ports[ports]))
         return _Alike(fixed_ps, alone_ps, bound, links, ports, amounts)
@@ -252,37 +240,8 @@ class Wires:
         links, ports = placed.links[alike.links], self._ports[list(ranks)].reshape(-1)[alike.ports]
         return np.concatenate((self._link_resources[links], ports))
 
-    def _excess_ps(self, steps: StepProfile, dtype: DType | None) -> int:
-        """How much longer than the links the members' ends hold the steps, all added up."""
-        work, bandwidth = Work(Unit.LINK, dtype=dtype), self._card.hbm.attainable_bytes_per_s
-        rows = (steps.flow_ps, steps.moved_bytes, steps.reduced_bytes)
-        times = Counter(zip(*(row.tolist() for row in rows), strict=True))  # most steps are alike
-        total = 0
-        for (flow_ps, moved, reduced), count in times.items():
-            cycles = reduction_cycles(work, reduced, self._card) if reduced else 0
-            ends_ps = max(ps_for(moved, bandwidth), ps_for(cycles, self._card.clock_hz))
-            total += count * max(0, ends_ps - flow_ps)
-        return total
-
-    def _ends_ps(self, measured: Measured, dtype: DType | None) -> tuple[int, int]:
-        """Picoseconds that the busiest member's HBM takes, and its reductions."""
-        num_bytes, cycles = (int(column.max()) for column in self._ends(measured, dtype))
-        return ps_for(num_bytes, self._card.hbm.attainable_bytes_per_s), ps_for(cycles, self._card.clock_hz)
-
-    def _ends(self, measured: Measured, dtype: DType | None) -> tuple[Ints, Ints]:
-        """HBM bytes and reduction cycles of members: each reads what it sends or adds to, and writes what arrives."""
-        work = Work(Unit.LINK, dtype=dtype)
-        sizes, which = np.unique(measured.members[2], return_inverse=True)
-        cycles = [reduction_cycles(work, reduced, self._card) if reduced else 0 for reduced in sizes.tolist()]
-        return measured.members.sum(axis=0), np.array(cycles, np.int64)[which]
-
 
 def _amounts(resources: Ints, amounts: Ints) -> Sequence[tuple[int, int]]:
     """The amounts of a demand."""
     columns = Amounts(resources, amounts)
     return columns if len(columns) > FEW else columns.pairs
-
-
-def _issue_ps(dispatch_ps: int, plan: Plan, protocol: Protocol) -> int:
-    """What a card's dispatch adds to a library's own start, which holds its launch: by how much it is longer."""
-    return max(0, dispatch_ps - protocol.start_ps) if plan.num_steps else dispatch_ps

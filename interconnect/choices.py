@@ -10,16 +10,19 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, field_validator, model_validator
 
+from ..isa.dtype import DType
 from ..isa.errors import ConfigError
 from .collectives.expand import NO_OPTIONS, check_expansion, expand
 from .collectives.plan import Plan
-from .collectives.protocol import PLAIN, Protocol
+from .collectives.protocol import PLAIN, WHOLE_PPM, Protocol
 from .collectives.reducers import nearest_reducer
 from .collectives.registry import ALGORITHMS, COLLECTIVES, Options, algorithms_for
 from .evidence import Quantity
 from .topology import Topology
 
 SMALL_BYTES = 1 << 15  # below it latency decides
+SWITCH_ADDS_BITS = 16  # narrower elements pass through a switch, which does not add them
+SUMS = ("all_reduce", "reduce_scatter", "reduce")
 SHAPED = ("hierarchical", "hierarchical_direct")
 
 
@@ -30,20 +33,20 @@ class ProtocolSpec(BaseModel):
 
     start_ps: Quantity
     step_ps: Quantity
-    bandwidth_permille: Quantity
+    bandwidth_ppm: Quantity
     ramp_ps: Quantity | None = None
     copy_bytes_per_s: Quantity | None = None
 
-    @field_validator("bandwidth_permille")
+    @field_validator("bandwidth_ppm")
     @classmethod
     def _is_a_share(cls, quantity: Quantity) -> Quantity:
-        if not 1 <= quantity.value <= 1000:
-            raise ValueError("must be from 1 to 1000 thousandths")
+        if not 1 <= quantity.value <= WHOLE_PPM:
+            raise ValueError(f"must be from 1 to {WHOLE_PPM} millionths")
         return quantity
 
     def quantities(self) -> list[Quantity]:
         """The numbers that times depend on."""
-        numbers = (self.start_ps, self.step_ps, self.bandwidth_permille, self.ramp_ps, self.copy_bytes_per_s)
+        numbers = (self.start_ps, self.step_ps, self.bandwidth_ppm, self.ramp_ps, self.copy_bytes_per_s)
         return [number for number in numbers if number is not None]
 
     def protocol(self, name: str) -> Protocol:
@@ -52,7 +55,7 @@ class ProtocolSpec(BaseModel):
             name,
             self.start_ps.value,
             self.step_ps.value,
-            self.bandwidth_permille.value,
+            self.bandwidth_ppm.value,
             self.ramp_ps.value if self.ramp_ps else 0,
             self.copy_bytes_per_s.value if self.copy_bytes_per_s else 0,
         )
@@ -157,12 +160,12 @@ def group_shape(ranks: tuple[int, ...], machine: tuple[int, ...]) -> tuple[int, 
     return tuple(side for side in sides if side > 1)
 
 
-def candidates(collective: str, group: Group) -> tuple[Choice, ...]:
+def candidates(collective: str, group: Group, dtype: DType | None = None) -> tuple[Choice, ...]:
     """Every algorithm that the group could run the collective by, with its usual options, save plans beyond reason."""
     shape, found = group.shape, []
     for name in algorithms_for(collective):
         takes = ALGORITHMS[collective, name].takes
-        if not _has_its_switch(collective, name, group):
+        if not _has_its_switch(collective, name, group, dtype):
             continue
         options = Options(shape=shape) if "shape" in takes and len(shape) > 1 else NO_OPTIONS
         if name in SHAPED and len(shape) < 2 or name == "rings" and len(shape) > 2:
@@ -176,14 +179,19 @@ def candidates(collective: str, group: Group) -> tuple[Choice, ...]:
 
 
 def choose(
-    table: Sequence[ChoiceSpec], protocols: Mapping[str, Protocol], collective: str, group: Group, num_bytes: int
+    table: Sequence[ChoiceSpec],
+    protocols: Mapping[str, Protocol],
+    collective: str,
+    group: Group,
+    num_bytes: int,
+    dtype: DType | None = None,
 ) -> Choice:
     """The first row of the table that fits, or else what is usual: see `usual`."""
     for row in table:
         if row.collective == collective and _fits(row, group, num_bytes):
             shape = group.shape if "shape" in ALGORITHMS[collective, row.algorithm].takes else ()
             shape = shape if len(shape) > 1 else ()
-            if row.algorithm in SHAPED and not shape or not _has_its_switch(collective, row.algorithm, group):
+            if row.algorithm in SHAPED and not shape or not _has_its_switch(collective, row.algorithm, group, dtype):
                 continue  # such a group cannot run it
             options = Options(shape, row.chunks, row.rails)
             return Choice(row.algorithm, options, protocols[row.protocol] if row.protocol else _first(protocols))
@@ -191,10 +199,12 @@ def choose(
     return Choice(chosen.algorithm, chosen.options, _first(protocols))
 
 
-def _has_its_switch(collective: str, algorithm: str, group: Group) -> bool:
-    """Whether an algorithm needs no switch that reduces, or the group has one."""
+def _has_its_switch(collective: str, algorithm: str, group: Group, dtype: DType | None = None) -> bool:
+    """Whether an algorithm needs no switch that reduces, or the group has one, which adds elements of this kind."""
     if not ALGORITHMS[collective, algorithm].uses_switch:
         return True
+    if dtype is not None and collective in SUMS and dtype.bits < SWITCH_ADDS_BITS:
+        return False
     return bool(group.topology.reducing) and nearest_reducer(group.ranks, group.topology) is not None
 
 

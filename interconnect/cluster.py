@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from pydantic import BaseModel, Field, StrictInt, ValidationInfo, field_validator, model_validator
 
+from ..isa.dtype import DType
 from ..isa.errors import ConfigError
 from .choices import Choice, ChoiceSpec, Group, ProtocolSpec, choose
 from .collectives.protocol import Protocol
@@ -26,6 +27,7 @@ from .topology import Topology
 
 CLUSTERS = Path(__file__).parent / "clusters"
 HIERARCHY = "hierarchy"
+UNWIRED: dict[str, Any] = {"description": "", "protocols": {}, "choices": (), "notes": ()}  # what no wire depends on
 Part = TypeVar("Part", LinkSpec, LinkOverride)
 
 
@@ -132,8 +134,8 @@ class ClusterSpec(ShapeFields):
         return hash((self.name, self.kind, self.cards, self.link, self.links, self.levels))
 
     def topology(self) -> Topology:
-        """The nodes and directed links, built once."""
-        return _topology(self)
+        """The nodes and directed links, built once for clusters that are wired alike."""
+        return _topology(self.model_copy(update=UNWIRED))
 
     def protocol(self, name: str) -> Protocol:
         """A protocol of the library; ConfigError with those there are."""
@@ -148,15 +150,18 @@ class ClusterSpec(ShapeFields):
             raise ConfigError(f"rank {outside[0]} is no card; {self.name} has 0 to {topology.cards - 1}")
         return Group(tuple(ranks), topology, tuple(level.name for level in reversed(self.levels)))
 
-    def choose(self, collective: str, size: int, ranks: Sequence[int], num_bytes: int) -> Choice:
+    def choose(
+        self, collective: str, size: int, ranks: Sequence[int], num_bytes: int, dtype: DType | None = None
+    ) -> Choice:
         """The algorithm and protocol by which `ranks`, a group of `size`, run a collective of `num_bytes` in all.
 
-        The first fitting row of `choices`, or what is usual. ConfigError for ranks that are no group of that size.
+        The first fitting row of `choices`, or what is usual; a switch adds elements of 16 bits or more. ConfigError for
+        ranks that are no group of that size.
         """
         if len(ranks) != size:
             raise ConfigError(f"ranks {tuple(ranks)} are {len(ranks)}; the group has {size} members")
         named = {name: spec.protocol(name) for name, spec in self.protocols.items()}
-        return choose(self.choices, named, collective, self.group(ranks), num_bytes)
+        return choose(self.choices, named, collective, self.group(ranks), num_bytes, dtype)
 
     def evidence_of(self, field: str) -> Quantity:
         """The number behind a dotted field, as `link.latency_ps` or `levels.0.link.bandwidth_bytes_per_s`."""

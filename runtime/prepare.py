@@ -9,10 +9,7 @@ import numpy as np
 
 from ..emulator.spec import CardSpec, load_card, override
 from ..interconnect.choices import Choice
-from ..interconnect.cluster import ClusterSpec, load_cluster, usual_node
-from ..interconnect.evidence import weakest
-from ..interconnect.link import LinkSpec
-from ..interconnect.specfile import validated
+from ..interconnect.cluster import ClusterSpec, load_cluster
 from ..isa.dtype import BF16, DType, parse_dtype
 from ..isa.errors import ConfigError, NotYetError
 from ..models.blocks import LatentAttention
@@ -31,6 +28,7 @@ from .lowering.latent_order import ORDERS, LatentOrder
 from .lowering.passes.cache import CodedCache
 from .lowering.passes.fuse import parse_fusions
 from .lowering.stage import Sampling
+from .node import node_of
 from .offload import offload_of
 from .placement import place, straddling
 from .plan import JobPlan, Lengths
@@ -61,9 +59,11 @@ class Prepared:
     stop_ids: frozenset[int]
     warnings: tuple[str, ...] = field(default=())
 
-    def choose(self, collective: str, size: int, ranks: Sequence[int], num_bytes: int) -> Choice:
+    def choose(
+        self, collective: str, size: int, ranks: Sequence[int], num_bytes: int, dtype: DType | None = None
+    ) -> Choice:
         """The algorithm and protocol of a collective between ranks of the layout, where they stand on the cluster."""
-        return self.cluster.choose(collective, size, [self.placement[rank] for rank in ranks], num_bytes)
+        return self.cluster.choose(collective, size, [self.placement[rank] for rank in ranks], num_bytes, dtype)
 
     def requests(self) -> list[Request]:
         """Fresh requests with their tokens."""
@@ -181,31 +181,9 @@ def _stop_ids(checkpoint: Checkpoint) -> frozenset[int]:
 def cluster_of(card: CardSpec, cards: int, given: ClusterSpec | None) -> ClusterSpec:
     """The links between a layout's cards: the named cluster's, or those of the card's usual node.
 
-    Cards of a named cluster that the layout leaves over stay dark; their links stay in place. A message between cards
-    crosses two links where a switch stands between them, each with half of the card's latency.
+    Cards of a named cluster that the layout leaves over stay dark; their links stay in place.
     """
-    if given is not None:
-        return given
-    bandwidth = card.evidence_of("link.bandwidth_bytes_per_s")
-    ports = card.evidence_of("node.ports_to_peer")
-    latency = card.evidence_of("link.latency_ps")
-    errors = [found.error for found in (bandwidth, ports) if found.error is not None]
-    content = {
-        "bandwidth_bytes_per_s": {
-            "value": int(card.link.bandwidth_bytes_per_s) * int(card.node.ports_to_peer),
-            "evidence": weakest((bandwidth.evidence, ports.evidence)),
-            "source": f"{bandwidth.source}; {card.node.ports_to_peer} ports to each peer: {ports.source}",
-            "error": max(errors, default=None),
-        },
-        "latency_ps": {
-            "value": int(card.link.latency_ps) // (2 if card.node.topology == "switch" else 1),
-            "evidence": latency.evidence,
-            "source": latency.source,
-            "error": latency.error,
-        },
-    }
-    link = validated(LinkSpec, content, f"the links of {card.name} (link.bandwidth_bytes_per_s x node.ports_to_peer)")
-    return usual_node(card.node.topology, cards, link, int(card.node.cards))
+    return node_of(card, cards) if given is None else given
 
 
 def _dtypes(job: Job, checkpoint: Checkpoint, card: CardSpec | None) -> tuple[DType, DType]:

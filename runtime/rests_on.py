@@ -11,14 +11,28 @@ from ..interconnect.evidence import EvidenceKind, weakest
 from ..isa.errors import GateError
 from .report import EvidenceReport
 
-TIME_SECTIONS = ("native", "clock_hz", "cores", "tensor", "vector", "sram", "l2", "hbm", "dma", "dispatch", "host")
+TIME_SECTIONS = (
+    "native",
+    "clock_hz",
+    "cores",
+    "tensor",
+    "vector",
+    "sram",
+    "l2",
+    "hbm",
+    "dma",
+    "dispatch",
+    "host",
+    "tuning",
+)
 LINK_SECTIONS = ("link", "node")
 POWER = "power"  # what energy and temperatures are computed from
 MEMORY_PATHS = ("hbm.capacity_bytes", "hbm.reserved_bytes")
 # Numbers in those sections that no time is computed from.
 TIMELESS = (*MEMORY_PATHS, "l2.capacity_bytes", "tensor.stated_peak_ops_per_s", "node.cards", "link.ports")
 # What a named cluster says in the card's place.
-OF_THE_CLUSTER = ("node", "link.bandwidth_bytes_per_s", "link.latency_ps")
+OF_THE_CLUSTER = ("node", "link.bandwidth_bytes_per_s", "link.latency_ps", "tuning.collective")
+BETWEEN_CARDS = ("dispatch.link_ps", "tuning.collective")
 NUMBERS = "numbers."  # rules of rounding: no figure, but every result
 LISTED = 6  # numbers named in an error
 TILED_SRAM = ("operand", "accumulator")  # the levels whose size decides which tiles fit
@@ -77,7 +91,7 @@ def user_set(card: CardSpec) -> dict[str, str]:
 
 def _time(card: CardSpec, cards: int, named: bool) -> Iterator[tuple[str, Evidence]]:
     sections = TIME_SECTIONS + (LINK_SECTIONS if cards > 1 else ())
-    idle = TIMELESS + (OF_THE_CLUSTER if named else ()) + (() if cards > 1 else ("dispatch.link_ps",))
+    idle = TIMELESS + (OF_THE_CLUSTER if named else ()) + (() if cards > 1 else BETWEEN_CARDS)
     for path, evidence in card.evidence.items():
         parts = path.split(".")
         if parts[0] not in sections or any(path == other or path.startswith(f"{other}.") for other in idle):

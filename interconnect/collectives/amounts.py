@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -104,7 +104,8 @@ class Measured:
     """What a plan of some shape demands, as columns, wherever it stands.
 
     `link_bytes` are those on every link of the shape; `members`, int64 [3, size], those that each member sends,
-    receives and reduces; `sizes` those of the transfers; `terms` and `step_latency_ps` are of every step.
+    receives and reduces; `sizes` those of the transfers; `own_bytes` the largest share that a member takes from one of
+    its buffers to the other; `terms` and `wire_latency_ps` are of every step, before the protocol's part.
     """
 
     plan: Plan
@@ -113,12 +114,24 @@ class Measured:
     link_bytes: Ints
     members: Ints
     terms: list[Terms]
-    step_latency_ps: Ints
+    wire_latency_ps: Ints
+    own_bytes: int
+
+    def under(self, protocol: Protocol) -> Measured:
+        """The same bytes on the same wires, sent by another protocol."""
+        return replace(self, protocol=protocol)
+
+    @property
+    def step_latency_ps(self) -> Ints:
+        """Picoseconds of every step beside its bytes, int64 [steps]; what the protocol costs once is in the first."""
+        latency_ps = self.wire_latency_ps + self.protocol.latencies(self.plan.moves.streamed)
+        latency_ps[:1] += self.protocol.once_ps(self.own_bytes)
+        return latency_ps
 
     @property
     def flow_ps(self) -> int:
         """As in GroupAmounts."""
-        return self.protocol.flow_ps(self.terms)
+        return self.protocol.flow_ps(self.terms, self.plan.size)
 
     @property
     def latency_ps(self) -> int:
@@ -132,7 +145,7 @@ class Measured:
         for pattern, ends, reducers in self.plan.busy:
             some = self.sizes[pattern.rows]
             moved[pattern.steps], reduced[pattern.steps] = ends.most(some), reducers.most(some)
-        return StepProfile(self.protocol.flows_ps(self.terms), self.step_latency_ps, moved, reduced)
+        return StepProfile(self.protocol.flows_ps(self.terms, self.plan.size), self.step_latency_ps, moved, reduced)
 
 
 def plan_cost(plan: Plan, part_bytes: Sequence[int]) -> PlanAmounts:
@@ -180,9 +193,8 @@ def measure(shape: PlacedShape, part_bytes: Sequence[int] | Ints, protocol: Prot
     sizes = plan.sizes_of(_checked_sizes(plan, part_bytes))
     bytes_of = _sizes_of_transfers(plan, sizes)
     link_bytes, terms = shape.flows(bytes_of)
-    latency_ps = shape.latency_ps + protocol.latencies(plan.moves.streamed)
-    latency_ps[:1] += protocol.once_ps(_own_bytes(plan, sizes))
-    return Measured(plan, protocol, bytes_of, link_bytes, _at_members(plan, bytes_of), terms, latency_ps)
+    members, own_bytes = _at_members(plan, bytes_of), _own_bytes(plan, sizes)
+    return Measured(plan, protocol, bytes_of, link_bytes, members, terms, shape.latency_ps, own_bytes)
 
 
 def _checked_sizes(plan: Plan, part_bytes: Sequence[int] | Ints) -> Ints:

@@ -13,6 +13,7 @@ import numpy as np
 from .plan import Ints
 
 PS_PER_S = 10**12
+WHOLE_PPM = 10**6
 Terms = Mapping[int, int]  # bandwidth in bytes a second -> bytes: their quotients add up to seconds
 
 
@@ -21,30 +22,31 @@ class Protocol:
     """What a library's way of sending costs beside the links.
 
     `start_ps` once a collective (launch, first handshake; a card's dispatch is in it), `step_ps` beside the links'
-    latency at every step that is not streamed, and `bandwidth_permille` of every link's bandwidth (flags among the
-    bytes, headers and copies take the rest). `ramp_ps` is what a chunk of its pipeline costs: bytes that flow for t
-    alone, cut into as many chunks as is best, take sqrt(t * ramp_ps) longer, spread over the steps by their share of
-    t. `copy_bytes_per_s` is how fast a member takes its own share from one buffer to the other where the collective has
+    latency at every step that is not streamed, and `bandwidth_ppm`, millionths, of every link's bandwidth (flags among
+    the bytes, headers and copies take the rest). `ramp_ps` is what a chunk of its pipeline costs: bytes of n members
+    that flow for t alone, cut into as many chunks as is best, take sqrt(t * n / (n - 1) * ramp_ps) longer (a member's
+    own share, which crosses no link, goes through the pipeline too), spread over the steps by their share of t.
+    `copy_bytes_per_s` is how fast a member takes its own share from one buffer to the other where the collective has
     two (0: it costs nothing).
     """
 
     name: str = "plain"
     start_ps: int = 0
     step_ps: int = 0
-    bandwidth_permille: int = 1000
+    bandwidth_ppm: int = WHOLE_PPM
     ramp_ps: int = 0
     copy_bytes_per_s: int = 0
 
-    def flow_ps(self, steps: Sequence[Terms]) -> int:
+    def flow_ps(self, steps: Sequence[Terms], members: int) -> int:
         """Picoseconds of all steps' bytes: one ceiling of the exact sum, and the ramp."""
         total: Counter[int] = Counter()
         for terms in steps:
             for bandwidth, size in terms.items():
                 total[bandwidth] += size
         alone = _picoseconds(total)
-        return _ceiling(alone * 1000 / self.bandwidth_permille) + self._ramp(alone)
+        return self._slowed(alone) + self._ramp(alone, members)
 
-    def flows_ps(self, steps: Sequence[Terms]) -> Ints:
+    def flows_ps(self, steps: Sequence[Terms], members: int) -> Ints:
         """Picoseconds of every step's bytes, each rounded up, and its share of the ramp; int64 [steps]."""
         known: dict[tuple[tuple[int, int], ...], Fraction] = {}  # most steps are alike
         alone = []
@@ -53,18 +55,21 @@ class Protocol:
             if key not in known:
                 known[key] = _picoseconds(terms)
             alone.append(known[key])
-        rounded = {value: _ceiling(value * 1000 / self.bandwidth_permille) for value in known.values()}
+        rounded = {value: self._slowed(value) for value in known.values()}
         flows = np.array([rounded[value] for value in alone], np.int64)
         if self.ramp_ps and len(flows) and (total := sum(alone, Fraction(0))):
-            ramp, so_far, shares = self._ramp(total), Fraction(0), [0]
+            ramp, so_far, shares = self._ramp(total, members), Fraction(0), [0]
             for value in alone:
                 so_far += value
                 shares.append(int(ramp * so_far / total))
             flows += np.diff(shares)
         return flows
 
-    def _ramp(self, alone_ps: Fraction) -> int:
-        return math.isqrt(_ceiling(alone_ps) * self.ramp_ps)
+    def _slowed(self, alone_ps: Fraction) -> int:
+        return _ceiling(alone_ps * WHOLE_PPM / self.bandwidth_ppm)
+
+    def _ramp(self, alone_ps: Fraction, members: int) -> int:
+        return math.isqrt(_ceiling(alone_ps * members / max(1, members - 1)) * self.ramp_ps)
 
     def once_ps(self, own_bytes: int) -> int:
         """What it costs once: the start, and the largest own share taken from one buffer to the other."""

@@ -105,9 +105,8 @@ class Bench:
 
     def chosen(self, message: Message) -> Choice:
         """What the cluster runs a message by, under the protocol that was asked for."""
-        num_bytes = whole_bytes(message)
-        choice = self.cluster.choose(self.collective.name, len(self.group.ranks), self.group.ranks, num_bytes)
-        return self.under(choice)
+        ranks, num_bytes = self.group.ranks, whole_bytes(message)
+        return self.under(self.cluster.choose(self.collective.name, len(ranks), ranks, num_bytes, self.dtype))
 
     def under(self, choice: Choice) -> Choice:
         """The choice with the protocol that was asked for."""

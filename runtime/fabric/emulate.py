@@ -107,4 +107,4 @@ class Fabric:
 
 def _always(choice: Choice) -> Choose:
     """A cluster's choice that is always this one."""
-    return lambda collective, size, ranks, num_bytes: choice
+    return lambda *asked: choice

@@ -10,6 +10,7 @@ from siltwin.emulator.ticket import Submission
 from siltwin.interconnect.choices import Choice
 from siltwin.interconnect.cluster import make_cluster
 from siltwin.interconnect.collectives.protocol import Protocol
+from siltwin.isa.dtype import DType
 from siltwin.isa.errors import ConfigError
 from siltwin.isa.program import Binding, Program
 from siltwin.isa.text import assemble
@@ -53,7 +54,7 @@ def test_a_ranks_link_bytes_are_those_that_leave_its_own_card() -> None:
 def test_the_choice_is_asked_for_the_cards_that_ranks_stand_on() -> None:
     asked: list[tuple[int, ...]] = []
 
-    def choose(collective: str, size: int, ranks: Sequence[int], num_bytes: int) -> Choice:
+    def choose(collective: str, size: int, ranks: Sequence[int], num_bytes: int, dtype: DType | None) -> Choice:
         asked.append(tuple(ranks))
         return Choice("ring")
 
@@ -77,7 +78,7 @@ def test_a_librarys_start_holds_the_dispatch(start_ps: int, dispatch_and_start_p
             CARD,
             RING_OF_4,
             detail=detail,  # type: ignore[arg-type]
-            choose=lambda collective, size, ranks, num_bytes: Choice("ring", protocol=library),
+            choose=lambda *asked: Choice("ring", protocol=library),
         )
         took = elapsed_ps(cluster, *["all_reduce x=%x group=g"] * 4)
         assert took == dispatch_and_start_ps + 6 * (10**6 + 25_000 * 100)  # six steps of 25,000 bytes

@@ -285,7 +285,7 @@ def test_a_wrong_field_is_named(tmp_path: Path, sections: dict[str, object], say
 
 
 def test_every_section_of_the_template_may_be_missing_only_with_an_error(tmp_path: Path) -> None:
-    for section in reference_tree().keys() - {"aliases", "native", "throttle_hz", "l2", "power"}:
+    for section in reference_tree().keys() - {"aliases", "native", "throttle_hz", "l2", "power", "tuning"}:
         tree = reference_tree()
         del tree[section]
         with pytest.raises(ConfigError, match=f"{section}: this field is missing"):

@@ -1,7 +1,7 @@
-"""NCCL within a node, as measured: six fitted numbers a system explain all collectives, sizes and groups to 8 percent.
+"""NCCL within a node, as measured: six fitted numbers a system explain all collectives, sizes and groups to 7 percent.
 
-The rows are described in data/README.md. Fitted on every other size, the same six numbers miss the sizes between by
-7.4 to 7.8 % (H100) and 6.5 to 6.6 % (A100) on average; the shipped ones are fitted on all.
+The rows are described in data/README.md. Fitted on every other size, the same six numbers miss the all-reduces of the
+sizes between by 5.7 % (H100) and 6.1 % (A100) on average; the shipped ones are fitted on all.
 """
 
 import csv
@@ -13,6 +13,7 @@ import pytest
 from siltwin.interconnect.cluster import ClusterSpec, load_cluster
 from siltwin.interconnect.collectives.amounts import group_amounts, step_profile
 from siltwin.interconnect.collectives.registry import COLLECTIVES
+from siltwin.isa.dtype import FP16, DType, parse_dtype
 
 ROWS = list(csv.DictReader((Path(__file__).parent / "data" / "nccl.csv").open()))
 SYSTEMS = {"h100": "h100-8", "a100": "a100-8"}
@@ -24,8 +25,8 @@ def parts_of(collective: str, ranks: int, size_bytes: int) -> list[int]:
     return [whole // count + (part < whole % count) for part in range(count)]
 
 
-def time_ps(spec: ClusterSpec, collective: str, ranks: int, size_bytes: int) -> int:
-    choice = spec.choose(collective, ranks, range(ranks), size_bytes)
+def time_ps(spec: ClusterSpec, collective: str, ranks: int, size_bytes: int, dtype: DType = FP16) -> int:
+    choice = spec.choose(collective, ranks, range(ranks), size_bytes, dtype)
     plan = choice.plan(collective, ranks)
     parts = parts_of(collective, ranks, size_bytes)
     return group_amounts(plan, parts, range(ranks), spec.topology(), choice.protocol).alone_ps
@@ -36,29 +37,27 @@ def errors(system: str) -> dict[str, list[float]]:
     spec, found = load_cluster(SYSTEMS[system]), defaultdict(list)
     for row in ROWS:
         if row["system"] == system:
-            ours = time_ps(spec, row["collective"], int(row["ranks"]), int(row["size_bytes"]))
+            dtype = FP16 if row["dtype_bits"] == "16" else parse_dtype("int8")
+            ours = time_ps(spec, row["collective"], int(row["ranks"]), int(row["size_bytes"]), dtype)
             found[row["collective"]].append(abs(ours / 1000 / int(row["time_ns"]) - 1))
     return found
 
 
-@pytest.mark.parametrize(("system", "published"), [("h100", 0.075), ("a100", 0.065)])
+@pytest.mark.parametrize(("system", "published"), [("h100", 0.067), ("a100", 0.064)])
 def test_the_mean_error_is_the_stated_one_and_no_collective_is_far_off(system: str, published: float) -> None:
     by_collective = errors(system)
     every = [error for found in by_collective.values() for error in found]
-    assert sum(every) / len(every) == pytest.approx(published, abs=0.002)
+    assert sum(every) / len(every) == pytest.approx(published, abs=0.003)
     assert all(sum(found) / len(found) < 0.12 for found in by_collective.values())
     assert load_cluster(SYSTEMS[system]).evidence_of("protocols.nccl.start_ps").error == published
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_a_system_has_six_fitted_numbers(system: str) -> None:
+def test_a_system_has_six_fitted_numbers_or_five_where_no_switch_adds(system: str) -> None:
     spec = load_cluster(SYSTEMS[system])
-    fitted = {
-        (field, getattr(protocol, field).value)
-        for protocol in spec.protocols.values()
-        for field in ("start_ps", "step_ps", "bandwidth_permille", "ramp_ps", "copy_bytes_per_s")
-    }
-    assert len(fitted - {("step_ps", 0)}) == 6
+    numbers = [number for protocol in spec.protocols.values() for number in protocol.quantities()]
+    fitted = {number.value for number in numbers if number.evidence == "calibrated"}
+    assert len(fitted) == (6 if spec.switch_reduces else 5)
 
 
 @pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "all_to_all"])
@@ -75,10 +74,18 @@ def test_a_protocols_costs_are_told_step_by_step_too(collective: str) -> None:
 
 
 def test_a_ramp_is_the_square_root_of_the_time_alone_and_of_a_chunks_cost() -> None:
-    """All-gather of 8, 9 MB: 7/8 of it at 450 GB/s is 17.5 us; by 12.662 us a chunk its root is 14,885,732 ps.
+    """All-gather of 8, 9 MB: at 450 GB/s 20 us; by 9.4052 us a chunk its root is 13,715,067 ps.
 
-    Beside that 17.5 / 0.856, a start of 4.681 us, 7 steps of 0.799 us and 1.125 MB copied at 958.9 GB/s.
+    Beside that 7/8 of the 20 / 0.8077, a start of 4.544 us, 7 steps and 1.125 MB copied at 1423.8 GB/s.
     """
     found = time_ps(load_cluster("h100-8"), "all_gather", 8, 9_000_000)
-    by_hand = 14_885_732 + 17_500_000 / 0.856 + 4_681_000 + 7 * 799_000 + 1_125_000 * 1000 / 958.9
+    by_hand = 13_715_067 + 17_500_000 / 0.807679 + 4_543_768 + 7 * (323_584 + 500_000) + 1_125_000 * 1000 / 1423.75
     assert abs(found - by_hand) < 10
+
+
+def test_a_switch_adds_no_elements_of_a_byte_and_nothing_that_a_ring_adds_sooner() -> None:
+    spec, int8 = load_cluster("h100-8"), parse_dtype("int8")
+    chosen = [spec.choose("all_reduce", 8, range(8), size, FP16).algorithm for size in (1 << 20, 1 << 28)]
+    assert chosen == ["ring", "in_switch"] and spec.choose("all_reduce", 8, range(8), 1 << 28, int8).algorithm == "ring"
+    times = [time_ps(spec, "all_reduce", 8, 3 << 10 + n) for n in range(18)]
+    assert times == sorted(times) and times[-1] < 0.9 * time_ps(spec, "all_reduce", 8, 3 << 27, int8)

@@ -21,8 +21,8 @@ def quantity(value: int) -> dict[str, Any]:
 
 LINK = {"bandwidth_bytes_per_s": quantity(10**9), "latency_ps": quantity(10**6)}
 PROTOCOLS = {
-    "bulk": {"start_ps": quantity(8000), "step_ps": quantity(3000), "bandwidth_permille": quantity(800)},
-    "quick": {"start_ps": quantity(5000), "step_ps": quantity(100), "bandwidth_permille": quantity(500)},
+    "bulk": {"start_ps": quantity(8000), "step_ps": quantity(3000), "bandwidth_ppm": quantity(800_000)},
+    "quick": {"start_ps": quantity(5000), "step_ps": quantity(100), "bandwidth_ppm": quantity(500_000)},
 }
 LEVELS = [
     {"name": "node", "kind": "full_mesh", "of": 4, "link": LINK},
@@ -172,7 +172,7 @@ def test_a_fat_tree_whose_spines_reduce_adds_over_its_leaves() -> None:
 def test_a_protocol_costs_a_start_and_a_step_and_takes_its_share_of_the_bandwidth() -> None:
     """4 cards, 4 MB at 1 GB/s and 1 us: 6 (1 ms / 0.8 + 1 us + 3 ns) + 8 ns."""
     net, plan = make_cluster("ring", 4, 10**9, 10**6).topology(), expand("all_reduce", 4)
-    bulk = Protocol("bulk", start_ps=8000, step_ps=3000, bandwidth_permille=800)
+    bulk = Protocol("bulk", start_ps=8000, step_ps=3000, bandwidth_ppm=800_000)
     work = group_amounts(plan, [10**6] * 4, range(4), net, bulk)
     assert (work.flow_ps, work.latency_ps) == (6 * 125 * 10**7, 6 * (10**6 + 3000) + 8000)
     profile = step_profile(plan, [10**6] * 4, range(4), net, bulk)

@@ -178,9 +178,9 @@ def test_the_crossover_is_found_between_the_sizes_and_is_true(tmp_path: Path) ->
 def test_the_table_of_the_cluster_file_decides_and_the_user_overrides(tmp_path: Path) -> None:
     table = """protocols:
   quick: {start_ps: {value: 0, evidence: assumed, source: a test}, step_ps: {value: 0, evidence: assumed, source: t},
-    bandwidth_permille: {value: 500, evidence: assumed, source: half of the bytes are flags}}
+    bandwidth_ppm: {value: 500000, evidence: assumed, source: half of the bytes are flags}}
   wide: {start_ps: {value: 20e6, evidence: assumed, source: t}, step_ps: {value: 0, evidence: assumed, source: t},
-    bandwidth_permille: {value: 1000, evidence: assumed, source: a test}}
+    bandwidth_ppm: {value: 1000000, evidence: assumed, source: a test}}
 choices:
   - {collective: all_reduce, algorithm: direct, protocol: quick, up_to_bytes: 4096}
   - {collective: all_reduce, algorithm: ring, protocol: wide}

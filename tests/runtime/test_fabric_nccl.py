@@ -80,16 +80,16 @@ NCCL = [
 
 def emulated_us(spec: ClusterSpec, fabric: Fabric, collective: str, ranks: int, size_bytes: int) -> float:
     message = message_of(collective_of(collective), size_bytes, FP16, tuple(range(ranks)))
-    choice = spec.choose(collective, ranks, message.group, whole_bytes(message))
+    choice = spec.choose(collective, ranks, message.group, whole_bytes(message), FP16)
     return fabric.run(message, choice).time_ps / 10**6
 
 
 @pytest.mark.parametrize("system", ["h100", "a100"])
-def test_nccl_times_are_met_within_eight_percent_on_the_mean(system: str) -> None:
+def test_nccl_times_are_met_within_seven_and_a_half_percent_on_the_mean(system: str) -> None:
     spec = load_cluster(f"{system}-8")
     fabric = Fabric(spec, ends(None)[0])
     errors = [abs(emulated_us(spec, fabric, *row[1:4]) / row[4] - 1) for row in NCCL if row[0] == system]
-    assert len(errors) == 32 and sum(errors) / len(errors) <= 0.08
+    assert len(errors) == 32 and sum(errors) / len(errors) <= 0.075
 
 
 def test_a_cards_dispatch_is_within_the_librarys_start() -> None:

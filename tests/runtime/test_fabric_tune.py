@@ -29,8 +29,8 @@ levels:
   - {{name: plane, kind: switch, of: 4, joins: rails, link: {LINK.replace("10e9", "1e9")}}}
 """
 PROTOCOLS = f"""protocols:
-  quick: {{start_ps: {{value: 0, {SAID}}}, step_ps: {{value: 0, {SAID}}}, bandwidth_permille: {{value: 250, {SAID}}}}}
-  wide: {{start_ps: {{value: 9e6, {SAID}}}, step_ps: {{value: 0, {SAID}}}, bandwidth_permille: {{value: 1000, {SAID}}}}}
+  quick: {{start_ps: {{value: 0, {SAID}}}, step_ps: {{value: 0, {SAID}}}, bandwidth_ppm: {{value: 250000, {SAID}}}}}
+  wide: {{start_ps: {{value: 9e6, {SAID}}}, step_ps: {{value: 0, {SAID}}}, bandwidth_ppm: {{value: 1000000, {SAID}}}}}
 """
 
 

@@ -105,7 +105,10 @@ def test_a_405b_decode_step_is_its_shards_bytes_its_dispatches_and_its_all_reduc
     read_ps = 2 * (layers * per_layer + vocab * hidden) / 8 * 10**12 / card.hbm.attainable_bytes_per_s
     # Ring: 14 steps of 1/8 of a row of 32,768 bytes; two a layer and one after the embedding.
     port = card.link.bandwidth_bytes_per_s * card.node.ports_to_peer
-    reduce_ps = card.dispatch.link_ps + 14 * (card.link.latency_ps + 4096 * 10**12 / port)
+    library, cycle_ps = card.tuning.collective, 10**12 / card.clock_hz
+    step_ps_of_ring = card.link.latency_ps + library.step_cycles * cycle_ps + 4096 * 10**12 / port / library.share
+    ramp_ps = (16 * 4096 * 10**12 / port * library.ramp_cycles * cycle_ps) ** 0.5  # of 8 parts, there and back
+    reduce_ps = max(card.dispatch.link_ps, library.start_cycles * cycle_ps) + 14 * step_ps_of_ring + ramp_ps
     least = read_ps + layers * fixed_ps(card)
     assert least + (2 * layers + 1) * card.dispatch.link_ps < step_ps(report, "decode")
     assert step_ps(report, "decode") < 1.04 * (least + (2 * layers + 1) * reduce_ps)

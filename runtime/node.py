@@ -1,0 +1,204 @@
+"""The node that a card stands in where no cluster is named: its links, and a library as its constants say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ..emulator.exchange_costs import alone_of
+from ..emulator.spec import CardSpec, weakest_evidence
+from ..interconnect.choices import Choice, candidates
+from ..interconnect.cluster import ClusterSpec, usual_node
+from ..interconnect.collectives.amounts import Measured, measure
+from ..interconnect.collectives.flows import PlacedShape, place
+from ..interconnect.collectives.plan import Ints
+from ..interconnect.collectives.registry import COLLECTIVES
+from ..interconnect.link import LinkSpec
+from ..interconnect.specfile import validated
+from ..isa.dtype import FP16, DType
+from ..isa.instruction import split_even
+
+LIBRARY, PEERS, IN_SWITCH = "library", "library_peers", "in_switch"
+SWITCH_STARTS = 8  # sums in a switch start as slowly as so many others: their multicast is set up first; NCCL on H100
+LEAST_SUMMED = 3  # members from which on a switch adds
+EACH_SIZE = 16  # cards of a node up to which every group size has a row; beyond, powers of two
+MOST_BYTES = 1 << 40
+PS_PER_S = 10**12
+PPM = 10**6
+
+
+@lru_cache(maxsize=64)
+def node_of(card: CardSpec, cards: int) -> ClusterSpec:
+    """`cards` cards of one kind in their usual node, joined and spoken for by a library as the card's tuning says.
+
+    A message between cards crosses two links where a switch stands between them, each with half of the card's latency.
+    """
+    spec = _with_library(card, cards)
+    rows = [*_sums(card, spec), *spec.choices]
+    return validated(ClusterSpec, {**_content(spec), "choices": rows}, spec.name)
+
+
+def collective_times_ps(
+    card: CardSpec, collective: str, ranks: int, sizes_bytes: Sequence[int], dtype: DType = FP16
+) -> Ints:
+    """Picoseconds of a collective alone between `ranks` cards of the card's own node, int64 [sizes].
+
+    A size counts what nccl-tests count: the whole buffer, or all that one rank of an all-to-all sends. The times are
+    those that the emulator gives the instruction, its dispatch included; ConfigError for an unknown collective.
+    """
+    spec = _with_library(card, max(ranks, int(card.node.cards)))
+    members = tuple(range(ranks))
+    in_switch = _in_switch(spec, collective, ranks, dtype)
+    times = np.zeros(len(sizes_bytes), np.int64)
+    for index, size in enumerate(sizes_bytes):
+        whole = size * (ranks if collective == "all_to_all" else 1)
+        choices = [spec.choose(collective, ranks, members, whole, dtype), *in_switch]
+        times[index] = min(_time_ps(card, spec, choice, collective, ranks, size, dtype) for choice in choices)
+    return times
+
+
+@lru_cache(maxsize=64)
+def _with_library(card: CardSpec, cards: int) -> ClusterSpec:
+    """The node with the library's protocols, and all its choices but where a switch adds."""
+    spec = _wired(card, cards)
+    if spec.kind == "single":
+        return spec
+    content = _content(spec) | {
+        "protocols": _protocols(card),
+        "choices": list(_choices(spec.kind)),
+        "switch_reduces": card.node.switch_reduces,
+    }
+    return validated(ClusterSpec, content, spec.name)
+
+
+def _content(spec: ClusterSpec) -> dict[str, Any]:
+    return {name: getattr(spec, name) for name in ClusterSpec.model_fields}
+
+
+def _wired(card: CardSpec, cards: int) -> ClusterSpec:
+    bandwidth = card.evidence_of("link.bandwidth_bytes_per_s")
+    ports = card.evidence_of("node.ports_to_peer")
+    content = {
+        "bandwidth_bytes_per_s": _number(
+            card,
+            int(card.link.bandwidth_bytes_per_s) * int(card.node.ports_to_peer),
+            ("link.bandwidth_bytes_per_s", "node.ports_to_peer"),
+            f"{bandwidth.source}; {card.node.ports_to_peer} ports to each peer: {ports.source}",
+        ),
+        "latency_ps": _number(
+            card, int(card.link.latency_ps) // (2 if card.node.topology == "switch" else 1), ("link.latency_ps",)
+        ),
+    }
+    link = validated(LinkSpec, content, f"the links of {card.name} (link.bandwidth_bytes_per_s x node.ports_to_peer)")
+    return usual_node(card.node.topology, cards, link, int(card.node.cards))
+
+
+def _number(card: CardSpec, value: float, paths: Sequence[str], source: str | None = None) -> dict[str, Any]:
+    """A number made of a card's, with the weakest of their evidence and the largest of their errors."""
+    said = [card.evidence_of(path) for path in paths]
+    return {
+        "value": round(value),
+        "evidence": weakest_evidence(card, paths),
+        "source": source or said[0].source,
+        "error": max((found.error for found in said if found.error is not None), default=None),
+    }
+
+
+def _protocols(card: CardSpec) -> dict[str, Any]:
+    """The library's protocols, the usual one first."""
+    tuning = card.tuning.collective
+
+    def number(value: float, *fields: str) -> dict[str, Any]:
+        return _number(card, value, [f"tuning.collective.{field}" for field in fields])
+
+    def protocol(start_cycles: float, start: str, step_cycles: float, share: str) -> dict[str, Any]:
+        copied = ("hbm.bandwidth_bytes_per_s", "hbm.attainable_fraction")
+        return {
+            "start_ps": number(start_cycles * PS_PER_S / card.clock_hz, start),
+            "step_ps": number(step_cycles * PS_PER_S / card.clock_hz, "step_cycles"),
+            "bandwidth_ppm": number(getattr(tuning, share) * PPM, share),
+            "ramp_ps": number(tuning.ramp_cycles * PS_PER_S / card.clock_hz, "ramp_cycles"),
+            "copy_bytes_per_s": _number(card, card.hbm.attainable_bytes_per_s / 2, copied),  # read and written
+        }
+
+    found = {
+        LIBRARY: protocol(tuning.start_cycles, "start_cycles", tuning.step_cycles, "share"),
+        PEERS: protocol(tuning.peers_start_cycles, "peers_start_cycles", 0, "share"),
+    }
+    if card.node.switch_reduces:
+        found[IN_SWITCH] = protocol(SWITCH_STARTS * tuning.start_cycles, "start_cycles", 0, "switch_share")
+    return found
+
+
+def _choices(kind: str) -> Iterator[dict[str, Any]]:
+    """Rings through a switch, at every size, as NCCL's; what goes from peer to peer is sent by its own protocol."""
+    if kind == "switch":
+        for collective in ("all_reduce", "all_gather", "reduce_scatter"):
+            yield {"collective": collective, "algorithm": "ring", "protocol": LIBRARY}
+        yield {"collective": "all_to_all", "algorithm": "direct", "protocol": PEERS}
+    for collective in ("send_recv", "send_recv_reduce"):
+        yield {"collective": collective, "algorithm": "direct", "protocol": PEERS}
+
+
+def _in_switch(spec: ClusterSpec, collective: str, ranks: int, dtype: DType) -> tuple[Choice, ...]:
+    """Summing in the switch, where a group of the node can have all-reduces done so."""
+    if collective != "all_reduce" or ranks < LEAST_SUMMED or IN_SWITCH not in spec.protocols:
+        return ()
+    protocol = spec.protocol(IN_SWITCH)
+    found = candidates(collective, spec.group(range(ranks)), dtype)
+    return tuple(Choice(one.algorithm, one.options, protocol) for one in found if one.algorithm == "in_switch")
+
+
+def _sums(card: CardSpec, spec: ClusterSpec) -> Iterator[dict[str, Any]]:
+    """Up to which size each group's all-reduce runs in a ring, and beyond it in the switch: a library takes the faster.
+
+    A ring has the shorter start and more bytes, so that there is one such size; it is found to a thousandth, on the
+    side where the ring is the faster one, so that times do not fall.
+    """
+    cards = spec.cards
+    sizes = range(LEAST_SUMMED, cards + 1) if cards <= EACH_SIZE else (1 << n for n in range(2, cards.bit_length()))
+    for ranks in sizes:
+        for in_switch in _in_switch(spec, "all_reduce", ranks, FP16):
+            ring = spec.choose("all_reduce", ranks, range(ranks), MOST_BYTES)
+            low, high = 1, MOST_BYTES
+            if _gain_ps(card, spec, ring, in_switch, ranks, high) < 0:
+                continue
+            while high > low * 1.001 and high > low + 1:
+                middle = round((low * high) ** 0.5)
+                is_ring = _gain_ps(card, spec, ring, in_switch, ranks, middle) < 0
+                low, high = (middle, high) if is_ring else (low, middle)
+            row = {"collective": "all_reduce", "from_ranks": ranks, "up_to_ranks": ranks}
+            yield {**row, "algorithm": ring.algorithm, "protocol": LIBRARY, "up_to_bytes": low}
+            yield {**row, "algorithm": in_switch.algorithm, "protocol": IN_SWITCH}
+
+
+def _gain_ps(card: CardSpec, spec: ClusterSpec, first: Choice, other: Choice, ranks: int, size: int) -> int:
+    """By how much the other way of an all-reduce is faster."""
+    one, two = (_time_ps(card, spec, choice, "all_reduce", ranks, size, FP16) for choice in (first, other))
+    return one - two
+
+
+def _time_ps(
+    card: CardSpec, spec: ClusterSpec, choice: Choice, collective: str, ranks: int, size_bytes: int, dtype: DType
+) -> int:
+    """Picoseconds of one collective alone, of the whole elements in `size_bytes`."""
+    shape = place(choice.plan(collective, ranks), tuple(range(ranks)), spec.topology()).shape
+    whole = _bare(shape, _parts(collective, ranks, size_bytes, dtype)).under(choice.protocol)
+    alone = alone_of(whole, collective, dtype, card, card.dispatch.link_ps)
+    return alone.fixed_ps + alone.alone_ps
+
+
+@lru_cache(maxsize=1 << 13)
+def _bare(shape: PlacedShape, parts: tuple[int, ...]) -> Measured:
+    """Bytes on the wires, whatever the protocol; a fit asks for them again and again."""
+    return measure(shape, parts)
+
+
+@lru_cache(maxsize=1 << 13)
+def _parts(collective: str, ranks: int, size_bytes: int, dtype: DType) -> tuple[int, ...]:
+    count, parts = size_bytes * 8 // dtype.bits, COLLECTIVES[collective].parts(ranks)
+    rows = ranks if collective == "all_to_all" else 1
+    return tuple([dtype.bytes_of(share) for _, share in split_even(count, parts // rows)]) * rows
