@@ -9,7 +9,7 @@ from typing import Any
 
 from ..emulator.card_family import card_names
 from ..emulator.evidence import Evidence
-from ..emulator.spec import CardSpec, load_card
+from ..emulator.spec import CardSpec, load_card, weakest_evidence
 from ..interconnect.evidence import EvidenceKind, weakest
 from ..isa.dtype import DTYPES
 from ..isa.errors import SiltwinError
@@ -24,7 +24,9 @@ from .report_document import Document
 class CardSummary(Part):
     """One card beside others. `peak_ops_per_s` is by element type; link and HBM bandwidth are of one direction.
 
-    `assumed_numbers` counts the entries of evidence that are only assumed, of `numbers` in all.
+    `tdp_w` is null where nothing is stated. `rests_on` is the weakest evidence of each figure: a peak's is that of the
+    vendor's statement, or of the numbers it is computed from where there is none. `assumed_numbers` counts the entries
+    of evidence that are only assumed, of `numbers` in all.
     """
 
     name: str
@@ -41,6 +43,10 @@ class CardSummary(Part):
     link_bandwidth_bytes_per_s: int
     node_topology: str
     node_cards: int
+    l2_capacity_bytes: int | None
+    tdp_w: float | None
+    kernels: str
+    rests_on: dict[str, EvidenceKind]
     weakest_evidence: EvidenceKind
     assumed_numbers: int
     numbers: int
@@ -170,10 +176,36 @@ def _summary(card: CardSpec) -> CardSummary:
         link_bandwidth_bytes_per_s=card.link.bandwidth_bytes_per_s,
         node_topology=card.node.topology,
         node_cards=card.node.cards,
+        l2_capacity_bytes=card.l2.capacity_bytes if card.l2 else None,
+        tdp_w=card.power.tdp_w,
+        kernels=card.kernels,
+        rests_on={figure: weakest_evidence(card, paths) for figure, paths in _figures(card).items()},
         weakest_evidence=weakest(item.evidence for item in card.evidence.values()),
         assumed_numbers=sum(item.evidence == "assumed" for item in card.evidence.values()),
         numbers=len(card.evidence),
     )
+
+
+def _figures(card: CardSpec) -> dict[str, tuple[str, ...]]:
+    """The numbers behind each figure of a summary, by dotted path."""
+    found: dict[str, tuple[str, ...]] = {
+        "clock": ("clock_hz",),
+        "cores": ("cores.count",),
+        "hbm_capacity": ("hbm.capacity_bytes",),
+        "hbm_bandwidth": ("hbm.bandwidth_bytes_per_s",),
+        "link": ("link.bandwidth_bytes_per_s", "link.ports"),
+    }
+    if card.link.stated_bytes_per_s is not None:
+        found["link"] = ("link.stated_bytes_per_s",)
+    if card.l2 is not None:
+        found["l2"] = ("l2.capacity_bytes",)
+    if card.power.tdp_w is not None:
+        found["tdp"] = ("power.tdp_w",)
+    geometry = ("clock_hz", "cores.count", "tensor.rows", "tensor.columns", "tensor.depth")
+    for name in card.tensor.rate:
+        stated = name in card.tensor.stated_peak_ops_per_s
+        found[name] = (f"tensor.stated_peak_ops_per_s.{name}",) if stated else (*geometry, f"tensor.rate.{name}")
+    return found
 
 
 def _shelf_entry(entry: ShelfEntry) -> ModelEntry:

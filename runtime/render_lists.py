@@ -9,8 +9,8 @@ from typing import Any
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from .catalogue import CardDetail, CardsReport, FactsPart, ModelsReport
-from .terminal import NONE, bullets, digits, plain, table
+from .catalogue import CardDetail, CardsReport, CardSummary, FactsPart, ModelsReport
+from .terminal import NONE, bullets, plain, table
 
 SKIPPED_SHOWN = 12  # tensors; the JSON has them all
 
@@ -37,29 +37,45 @@ def _print(console: Console, parts: Iterator[RenderableType]) -> None:
 
 
 def _cards_parts(report: CardsReport) -> Iterator[RenderableType]:
-    rows = [
-        (
-            card.name,
-            card.cores,
-            digits(card.clock_hz / 1e9),
-            _tera(card.peak_ops_per_s.get("bf16")),
-            _tera(card.peak_ops_per_s.get("int8")),
-            f"{card.hbm_capacity_bytes / 2**30:.0f}",
-            _tera(card.hbm_bandwidth_bytes_per_s),
-            f"{card.link_ports} x {digits(card.link_bandwidth_bytes_per_s / 1e9)}",
-            f"{card.node_cards}",
-        )
-        for card in report.cards
-    ]
-    columns = ("card", "cores", "GHz", "bf16\nTOPS", "int8\nTOPS", "HBM\nGiB", "HBM\nTB/s", "links\nGB/s", "a node")
-    yield table("Cards", columns, rows)
+    columns = ("|card", "cores", "GHz", "bf16\nTOPS", "fp8\nTOPS", "int8\nTOPS", "fp4\nTOPS", "TDP\nW")
+    yield table("Cards", columns, [_compute_row(card) for card in report.cards])
     yield ""
-    said = [f"{c.name}: {c.assumed_numbers} of {c.numbers} numbers are assumed" for c in report.cards]
-    yield from bullets("What they rest on (`siltwin cards NAME` shows every number and its source)", said)
+    columns = ("|card", "L2\nMiB", "HBM\nGiB", "HBM\nTB/s", "ports", "link\nGB/s", "a node", "assumed")
+    yield table("Their memory, links, and how many of their numbers are assumed", columns, [
+        _memory_row(card) for card in report.cards
+    ])  # fmt: skip
+    yield ""
+    yield Text("~ is assumed, all else from a data sheet; TOPS are dense; link is of all ports, one way.", style="dim")
+    yield Text("`siltwin cards NAME` shows every number and its source.", style="dim")
 
 
-def _tera(value: int | None) -> str:
-    return NONE if value is None else digits(value / 1e12)
+def _figure(card: CardSummary, name: str, value: float | None, places: int = 0) -> str:
+    """A figure of a card, marked where it is only assumed."""
+    return NONE if value is None else f"{value:,.{places}f}" + ("~" if card.rests_on[name] == "assumed" else "")
+
+
+def _compute_row(card: CardSummary) -> tuple[str, ...]:
+    peaks = [(name, card.peak_ops_per_s.get(name)) for name in ("bf16", "fp8_e4m3", "int8", "mxfp4")]
+    return (
+        card.name,
+        _figure(card, "cores", card.cores),
+        _figure(card, "clock", card.clock_hz / 1e9, 2),
+        *(_figure(card, name, None if peak is None else peak / 1e12) for name, peak in peaks),
+        _figure(card, "tdp", card.tdp_w),
+    )
+
+
+def _memory_row(card: CardSummary) -> tuple[str, ...]:
+    return (
+        card.name,
+        _figure(card, "l2", None if card.l2_capacity_bytes is None else card.l2_capacity_bytes / 2**20),
+        _figure(card, "hbm_capacity", card.hbm_capacity_bytes / 2**30),
+        _figure(card, "hbm_bandwidth", card.hbm_bandwidth_bytes_per_s / 1e12, 2),
+        f"{card.link_ports}",
+        _figure(card, "link", card.link_ports * card.link_bandwidth_bytes_per_s / 1e9),
+        f"{card.node_cards}",
+        f"{card.assumed_numbers} of {card.numbers}",
+    )
 
 
 def _card_parts(detail: CardDetail) -> Iterator[RenderableType]:

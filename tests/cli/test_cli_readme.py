@@ -17,7 +17,7 @@ $ siltwin cards \\
     --json cards.json
 Cards
 ...
-What they rest on (`siltwin cards NAME` shows every number and its source)
+`siltwin cards NAME` shows every number and its source.
 $ siltwin cards nope  # exit code 2
 ```
 ```python
@@ -34,7 +34,7 @@ def checker() -> dict[str, Any]:
 def test_examples_are_the_siltwin_commands_of_console_blocks(checker: dict[str, Any]) -> None:
     first, second = checker["examples_of"](MARKDOWN)
     assert first.command.split() == ["siltwin", "cards", "--json", "cards.json"]
-    assert first.output == ("Cards", "What they rest on (`siltwin cards NAME` shows every number and its source)")
+    assert first.output == ("Cards", "`siltwin cards NAME` shows every number and its source.")
     assert (second.command, second.exit_code, second.output) == ("siltwin cards nope", 2, ())
 
 
