@@ -39,6 +39,7 @@ class FakeResult:
         self.report = report
         self.records = [types.SimpleNamespace(columns=(fake_columns(),))]
         self.memory = {0: [(0, 512, "weight")]}
+        self.power_curve = None
         self.logits = {"logits_0": np.ones((3, 4), np.float32), "tokens_0": np.array([5, 6])}
 
 

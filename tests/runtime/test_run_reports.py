@@ -95,12 +95,13 @@ def test_a_trace_has_rows_without_overlap_and_counters_that_reach_the_peak(
     path = tmp_path / "trace.json"
     write_run_trace(str(path), result)
     events = json.loads(path.read_text())["traceEvents"]
-    rows, counters, named = defaultdict(list), defaultdict(list), set()
+    rows, counters, power, named = defaultdict(list), defaultdict(list), defaultdict(list), set()
     for event in events:
         if event["ph"] == "X":
             rows[event["pid"], event["tid"]].append((event["args"]["start_ps"], event["args"]["end_ps"]))
         elif event["ph"] == "C":
-            counters[event["pid"]].append(sum(event["args"].values()))
+            watched = counters if event["name"] == "HBM bytes" else power
+            watched[event["pid"]].append(sum(event["args"].values()))
         else:
             named.add((event["pid"], event.get("tid")))
     written = sum(len(card) for record in result.records for card in record.columns)
@@ -110,7 +111,7 @@ def test_a_trace_has_rows_without_overlap_and_counters_that_reach_the_peak(
         spans.sort()
         assert all(before[1] <= after[0] for before, after in zip(spans, spans[1:], strict=False))
     shown = {card.rank for record in result.records for card in record.columns}
-    assert counters.keys() == {FIRST_CARD_PID + rank for rank in shown}
+    assert counters.keys() == power.keys() == {FIRST_CARD_PID + rank for rank in shown}
     for pid, history in counters.items():
         part = result.report.cards[pid - FIRST_CARD_PID]
         assert (max(history), history[-1]) == (part.peak_bytes, 0)
