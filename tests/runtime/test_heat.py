@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -55,12 +56,12 @@ def test_a_card_that_leaves_out_what_energy_needs_is_told_so_and_nothing_is_made
     assert found == EnergyReport(unstated=("power.energy_j_per_op.fp8_e5m2",))
 
 
-# A card of hardly any heat capacity, in coolant at 20 degrees: it is as warm as the power of its last step makes it.
+# A card of hardly any heat capacity, which warms in a step by most of what that step's power can: R C is 100 us.
 HOT = (
     ("power.thermal_resistance_k_per_w", "0.5"),
-    ("power.thermal_capacity_j_per_k", "0"),
+    ("power.thermal_capacity_j_per_k", "2e-4"),
     ("power.ambient_c", "20"),
-    ("power.limit_c", "65.0001"),
+    ("power.limit_c", "65.4"),
     ("clock_hz", "1GHz"),
     ("throttle_hz", "500MHz,250MHz"),
 )
@@ -68,19 +69,27 @@ HOT = (
 
 @pytest.mark.parametrize("options", [{}, {"steady": False}, {"fold": False}, {"engine": "simpy"}])
 def test_a_card_that_gets_too_hot_steps_down_at_the_end_of_that_step(options: dict[str, Any]) -> None:
-    # Idling, 90 W settle at 65 degrees: whatever a step draws beside that is too much, and it warms with every level
-    # that is not yet reached; the third step, at the lowest, has nowhere to go.
+    # Idling, 90 W settle at 65 degrees. A step warms the card by its mean power: T' = T + (20 + P / 2 - T) (1 - 1/e^t)
+    # over its t times 100 us. Above 65.4 degrees and still warming, the clock goes down for the steps that follow.
     result = ran(overrides=HOT, **options)
-    found = energy(result)
-    assert [(change.step, change.cards, change.clock_hz) for change in found.changes][:1] == [(0, 2, 500_000_000)]
-    assert found.changes[0].time_ps == result.report.steps[0].end_ps
-    first = found.steps[0]
-    watts = first.energy_j / 2 / (result.report.steps[0].end_ps / 1e12)
-    assert first.hottest_c == pytest.approx(20 + 0.5 * watts)
-    assert first.lowest_clock_hz == 500_000_000
-    assert result.records[0].clocks == {} and result.records[1].clocks == {0: 500_000_000, 1: 500_000_000}
-    told = [record.told for record in result.records]
-    assert [sorted(spans) for spans in told] == [sorted(record.told) for record in ran(overrides=HOT).records]
+    found, temperature, clocks = energy(result), 65.0, [1000, 500, 250]
+    level, last_ps = 0, 0
+    for step, heat, record in zip(result.report.steps, found.steps, result.records, strict=True):
+        assert record.clocks == ({rank: clocks[level] * 10**6 for rank in (0, 1)} if level else {})
+        lasted_s = (step.end_ps - last_ps) / 1e12
+        settled = 20 + 0.5 * heat.energy_j / 2 / lasted_s
+        warmed = temperature + (settled - temperature) * (1 - math.exp(-lasted_s / 1e-4))
+        level += warmed > 65.4 and warmed >= temperature and level < 2
+        assert (heat.hottest_c, heat.lowest_clock_hz) == (pytest.approx(warmed, rel=1e-9), clocks[level] * 10**6)
+        temperature, last_ps = warmed, step.end_ps
+    assert [change.clock_hz for change in found.changes] == [500_000_000, 250_000_000][: len(found.changes)]
+    assert level and all(change.cards == 2 for change in found.changes)
+    told = [sorted(record.told) for record in result.records]
+    assert told == [sorted(record.told) for record in ran(overrides=HOT).records]
+    # The same step at a lower clock takes longer, by its cycles and by nothing else.
+    unlimited = ran(overrides=(*HOT[:3], ("power.limit_c", "1000"), *HOT[4:]))
+    hot, cool = ([step.end_ps - step.start_ps for step in one.report.steps] for one in (result, unlimited))
+    assert hot[0] == cool[0] and all(slow > fast for slow, fast in zip(hot[1:], cool[1:], strict=True))
 
 
 def test_numbers_that_are_computed_take_no_other_energy() -> None:
