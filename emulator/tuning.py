@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from .card_parts import CardPart
 from .evidence import Evidence
 
+LOG: dict[str, JsonValue] = {"log": True}  # a constant that is searched in its logarithm
 UNTOLD = Evidence(evidence="assumed", source="siltwin's own default for kernels that nobody has measured")
 
 
@@ -21,11 +22,43 @@ class GroupedTuning(CardPart):
 
 
 class PrefillTuning(CardPart):
-    """Attention of many new tokens."""
+    """Attention of many new tokens.
+
+    A launch takes `launch_ns` beside its dispatch, a tile of queries `tile_cycles` beside the tokens it sees. For each
+    of these the array reaches `matrix_fraction` of its rate, and the lanes take `softmax_operations` and an exponential
+    a score; the shorter of the two is hidden behind the longer to the part `overlap`. Cores end apart by `imbalance` of
+    the longest tile; where tiles leave cores idle they are cut in up to `parts`. A new token costs `append_cycles` of a
+    core beside, less in proportion where its row of the cache is below 2 KiB.
+    """
+
+    launch_ns: Annotated[float, Field(ge=100, le=20_000, json_schema_extra=LOG)] = 3000
+    tile_cycles: Annotated[float, Field(ge=10, le=20_000, json_schema_extra=LOG)] = 5000
+    matrix_fraction: Annotated[float, Field(ge=0.3, le=1)] = 0.8
+    softmax_operations: Annotated[float, Field(ge=1, le=20, json_schema_extra=LOG)] = 5
+    overlap: Annotated[float, Field(ge=0, le=1)] = 0.5
+    imbalance: Annotated[float, Field(ge=0, le=1)] = 0.2
+    parts: Annotated[float, Field(ge=1, le=64, json_schema_extra=LOG)] = 2.5
+    append_cycles: Annotated[float, Field(ge=1, le=5000, json_schema_extra=LOG)] = 800
 
 
 class DecodeTuning(CardPart):
-    """Attention of one or a few new tokens over a cache."""
+    """Attention of one or a few new tokens over a cache; what is not said here is as for `PrefillTuning`.
+
+    A core loads the cache at `port_fraction` of its port, all together at `bandwidth_fraction` of what HBM attains, and
+    they stall for the part `stall` of that time beside. A cache is cut in up to `parts`, or `lone_parts` where a single
+    query row reads it, whose sum takes a launch of `combine_ns` more.
+    """
+
+    launch_ns: Annotated[float, Field(ge=100, le=20_000, json_schema_extra=LOG)] = 3000
+    tile_cycles: Annotated[float, Field(ge=10, le=20_000, json_schema_extra=LOG)] = 5000
+    matrix_fraction: Annotated[float, Field(ge=0.3, le=1)] = 0.8
+    imbalance: Annotated[float, Field(ge=0, le=1)] = 0.2
+    parts: Annotated[float, Field(ge=1, le=256, json_schema_extra=LOG)] = 32
+    lone_parts: Annotated[float, Field(ge=1, le=256, json_schema_extra=LOG)] = 32
+    port_fraction: Annotated[float, Field(ge=0.05, le=1, json_schema_extra=LOG)] = 0.4
+    bandwidth_fraction: Annotated[float, Field(ge=0.5, le=1)] = 0.95
+    stall: Annotated[float, Field(ge=0, le=1)] = 0.2
+    combine_ns: Annotated[float, Field(ge=10, le=20_000, json_schema_extra=LOG)] = 4000
 
 
 class VectorTuning(CardPart):

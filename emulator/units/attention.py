@@ -1,17 +1,117 @@
-"""The tensor unit's attention: tiles of queries over blocks of the cache."""
+"""The tensor unit's attention: tiles of queries over the cache, as a library of kernels is tuned to run them."""
 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...isa.dtype import DType
 from ...isa.errors import ProgramError
 from ...isa.work import AttentionShape, Work
+from ..card_parts import CardPart
 from ..spec import CardSpec
 from .attention_tiles import schedule
 from .rates import UnitDemand, demand_of, ps_for
 from .tensor import bound_of, machine_of
+
+PS_PER_NS = 1000
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+
+class AttentionLoad(NamedTuple):
+    """Attention to what each of `pairs` of (new, cached) tokens holds: what its tiles are cut from.
+
+    Each of `kv_heads` heads of the cache serves `group` query heads with keys of `qk_dim` and values of `v_dim`; of its
+    `row_bytes` a token the cores read `cache_bytes` in all from HBM.
+    """
+
+    q_lens: tuple[int, ...]
+    kv_lens: tuple[int, ...]
+    group: int
+    kv_heads: int
+    qk_dim: int
+    v_dim: int
+    row_bytes: float
+    cache_bytes: float
+    window: int = 0
+    chunk: int = 0
+    soft_capped: bool = False
+
+
+class AttentionPlan(NamedTuple):
+    """How long attention holds the cores, in picoseconds, and why; cycles are shared by all cores.
+
+    `launch_ps` comes first, and holds no unit. `flow_ps` is the cores' own time, `hbm_ps` that of `cache_bytes` beyond
+    what bandwidth alone asks, `combine_ps` the sum over parts of the cache where it was cut. `loads` is the share of
+    the flow that waits for operands.
+    """
+
+    launch_ps: int
+    flow_ps: float
+    hbm_ps: float
+    combine_ps: float
+    tensor_cycles: int
+    vector_cycles: int
+    l2_bytes: int
+    loads: float
+
+    def time_ps(self, hbm_ps: float, l2_ps: float) -> float:
+        """Time alone beside so much traffic of HBM and of L2."""
+        return max(self.flow_ps, hbm_ps + self.hbm_ps, l2_ps) + self.combine_ps
+
+
+class _Machine(NamedTuple):
+    core: Floats
+    prefill: Floats
+    decode: Floats
+
+
+@lru_cache(maxsize=256)
+def _machine_of(card: CardSpec, dtype: DType) -> _Machine:
+    depth, step = card.tensor.steps(dtype.name)
+    core = [
+        card.tensor.rows, card.tensor.columns, depth, step, card.tensor.fill_cycles, card.tensor.slab_cycles,
+        card.cores.count, card.cores.load_bytes_per_cycle, card.vector.lanes_of(4),
+        card.vector.exponentials_per_cycle,
+    ]  # fmt: skip
+    return _Machine(np.array(core, float), _numbers(card.tuning.prefill), _numbers(card.tuning.decode))
+
+
+def _numbers(kind: CardPart) -> Floats:
+    """The constants of a kind in the order of its fields, as `attention_tiles` names their places."""
+    return np.array(list(kind.model_dump().values()), float)
+
+
+def attention_plan(load: AttentionLoad, dtype: DType, card: CardSpec) -> AttentionPlan:
+    """The schedule of attention in one element type; caches are cut where that is faster."""
+    ps_per_cycle = machine_of(card, dtype).ps_per_cycle
+    machine, decode = _machine_of(card, dtype), card.tuning.decode
+    whole, cut, tensor, vector, read, d_read, loads, prefills, decodes = schedule(
+        np.array(load.q_lens, np.int64), np.array(load.kv_lens, np.int64), load.group, load.kv_heads,
+        (load.qk_dim, load.v_dim), (load.window, load.chunk, int(load.soft_capped)), float(load.row_bytes),
+        machine.core, machine.prefill, machine.decode,
+    )  # fmt: skip
+    alone_ps = ps_for(1, 1) / card.hbm.attainable_bytes_per_s * min(load.cache_bytes, d_read * load.row_bytes)
+    combine_ps = decode.combine_ns * PS_PER_NS if decodes else 0.0
+    whole_ps, cut_ps = whole * ps_per_cycle, cut * ps_per_cycle
+    if whole_ps <= cut_ps + combine_ps:
+        cut_ps, combine_ps = whole_ps, 0.0
+    launches = [card.tuning.prefill.launch_ns] * prefills + [decode.launch_ns] * decodes
+    rows = sum(load.q_lens) * load.group * load.kv_heads
+    l2_bytes = int(read * load.row_bytes) + rows * dtype.bytes_of(load.qk_dim + load.v_dim)
+    return AttentionPlan(
+        round(PS_PER_NS * max(launches, default=0.0)),
+        cut_ps + decode.stall * alone_ps,
+        (1 / decode.bandwidth_fraction - 1) * alone_ps,
+        combine_ps,
+        math.ceil(tensor),
+        math.ceil(vector),
+        l2_bytes,
+        loads,
+    )
 
 
 def attention_demand(work: Work, shape: AttentionShape, card: CardSpec) -> UnitDemand:
@@ -26,20 +126,23 @@ def attention_demand(work: Work, shape: AttentionShape, card: CardSpec) -> UnitD
     num_bytes = work.read_bytes + work.write_bytes
     if not any(shape.q_lens):
         return demand_of(card, fixed_ps, 0, "hbm", hbm=num_bytes)
-    machine = machine_of(card, work.dtype)
-    hbm_ps = float(ps_for(num_bytes, card.hbm.attainable_bytes_per_s))
-    dims = (shape.qk_dim, shape.v_dim, shape.qk_dim + shape.v_dim)
-    time_ps, tensor_cycles, vector_cycles, flow_cycles, l2_bytes, waits = schedule(
-        np.array(shape.q_lens, dtype=np.int64), np.array(shape.kv_lens, dtype=np.int64),
-        shape.num_heads // shape.num_kv_heads, shape.num_kv_heads, dims,
-        (shape.window, shape.chunk, int(shape.soft_capped)),
-        work.dtype.bits, hbm_ps, machine.ps_per_cycle, machine.ps_per_l2_byte, machine.core,
+    query_bytes = work.dtype.bytes_of(sum(shape.q_lens) * shape.num_heads * shape.qk_dim)
+    load = AttentionLoad(
+        shape.q_lens, shape.kv_lens, shape.num_heads // shape.num_kv_heads, shape.num_kv_heads, shape.qk_dim,
+        shape.v_dim, work.dtype.bytes_of(shape.qk_dim + shape.v_dim), max(0, work.read_bytes - query_bytes),
+        shape.window, shape.chunk, shape.soft_capped,
     )  # fmt: skip
+    plan, machine = attention_plan(load, work.dtype, card), machine_of(card, work.dtype)
     if card.l2 is None:
-        num_bytes = max(num_bytes, l2_bytes)
-    flow_ps = flow_cycles * machine.ps_per_cycle
-    compute_ps = 0.0 if waits else flow_ps
-    bound = bound_of(compute_ps, flow_ps, l2_bytes * machine.ps_per_l2_byte, num_bytes, card)
+        num_bytes = max(num_bytes, plan.l2_bytes)
+    hbm_ps, l2_ps = ps_for(num_bytes, card.hbm.attainable_bytes_per_s), plan.l2_bytes * machine.ps_per_l2_byte
+    compute_ps = 0.0 if plan.loads > 0.5 else plan.flow_ps
     return demand_of(
-        card, fixed_ps, math.ceil(time_ps), bound, tensor=tensor_cycles, vector=vector_cycles, hbm=num_bytes
+        card,
+        fixed_ps + plan.launch_ps,
+        math.ceil(plan.time_ps(hbm_ps, l2_ps)),
+        bound_of(compute_ps, plan.flow_ps, l2_ps, num_bytes, card),
+        tensor=plan.tensor_cycles,
+        vector=plan.vector_cycles,
+        hbm=num_bytes,
     )

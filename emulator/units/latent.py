@@ -7,14 +7,12 @@ import operator
 from collections import Counter
 from typing import NamedTuple
 
-import numpy as np
-
 from ...isa.dtype import DType
 from ...isa.errors import ProgramError
 from ...isa.share import Seen
 from ...isa.work import LatentShape, MatmulShape, Unit, Work
 from ..spec import CardSpec
-from .attention_tiles import schedule
+from .attention import AttentionLoad, attention_plan
 from .rates import UnitDemand, demand_of, ps_for
 from .tensor import bound_of, machine_of, matmul_plan
 
@@ -100,7 +98,7 @@ def _expanded_parts(shape: LatentShape, queries: int, dtype: DType, card: CardSp
         pairs = [pair for stretch in piece for pair in Seen(*stretch).causal_parts if pair[0]]
         steps = [_product_part(MatmulShape(tokens, heads * made, shape.latent_dim), dtype, card)]
         if pairs:
-            steps.append(_attention_part(pairs, 1, heads, dims, dtype, card))
+            steps.append(_attention_part(pairs, (1, heads), dims, dtype, card))
         parts += [step.times(count) for step in steps]
         largest, total = max(largest, tokens), total + count * tokens
         seen += count * sum(stretch.queries for stretch in piece)
@@ -121,7 +119,7 @@ def _absorbed_parts(
     met = [pair for pair in absorbed if not shape.chooses(pair[1])] + gathers
     parts = [
         _product_part(MatmulShape(queries, shape.latent_dim, shape.nope_dim, heads), dtype, card),
-        _attention_part(met, heads, 1, (row, shape.latent_dim, row), dtype, card),
+        _attention_part(met, (heads, 1), (row, shape.latent_dim, row), dtype, card),
         _product_part(MatmulShape(queries, shape.v_dim, shape.latent_dim, heads), dtype, card),
     ]
     held = dtype.bytes_of(queries * shape.absorbed_row)
@@ -156,22 +154,18 @@ def _product_part(shape: MatmulShape, dtype: DType, card: CardSpec) -> _Part:
 
 
 def _attention_part(
-    pairs: list[tuple[int, int]],
-    group: int,
-    kv_heads: int,
-    dims: tuple[int, int, int],
-    dtype: DType,
-    card: CardSpec,
+    pairs: list[tuple[int, int]], heads: tuple[int, int], dims: tuple[int, int, int], dtype: DType, card: CardSpec
 ) -> _Part:
-    """Attention of (new, cached) tokens whose operands lie in L2."""
-    machine = machine_of(card, dtype)
-    q_lens, kv_lens = (np.array(lengths, dtype=np.int64) for lengths in zip(*pairs, strict=True))
-    time_ps, tensor_cycles, vector_cycles, flow_cycles, l2_bytes, waits = schedule(
-        q_lens, kv_lens, group, kv_heads, dims, (0, 0, 0), dtype.bits, 0.0,
-        machine.ps_per_cycle, machine.ps_per_l2_byte, machine.core,
-    )  # fmt: skip
-    flow_ps = flow_cycles * machine.ps_per_cycle
-    compute_ps = 0.0 if waits else flow_ps
+    """Attention of (new, cached) tokens, by `heads` (of a group, of the cache), whose operands lie in L2.
+
+    `dims` are the elements of a key, of a value, and of what is read for both: fewer where values are part of keys.
+    """
+    q_lens, kv_lens = zip(*pairs, strict=True)
+    plan = attention_plan(
+        AttentionLoad(q_lens, kv_lens, *heads, *dims[:2], row_bytes=dtype.bytes_of(dims[2]), cache_bytes=0), dtype, card
+    )
+    l2_ps = plan.l2_bytes * machine_of(card, dtype).ps_per_l2_byte
+    compute_ps = 0.0 if plan.loads > 0.5 else plan.flow_ps
     return _Part(
-        time_ps, compute_ps, flow_ps, l2_bytes * machine.ps_per_l2_byte, tensor_cycles, vector_cycles, l2_bytes
+        plan.time_ps(0, l2_ps), compute_ps, plan.flow_ps, l2_ps, plan.tensor_cycles, plan.vector_cycles, plan.l2_bytes
     )

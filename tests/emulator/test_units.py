@@ -182,26 +182,41 @@ def test_an_empty_matmul_costs_its_dispatch() -> None:
 # attention
 
 
+# The plainest kernels that a card may state: every constant at the end of its range where it changes least.
+PLAIN = {
+    "tuning.prefill.launch_ns": "100",
+    "tuning.prefill.tile_cycles": "10",
+    "tuning.prefill.matrix_fraction": "1",
+    "tuning.prefill.overlap": "0",
+    "tuning.prefill.imbalance": "0",
+    "tuning.prefill.parts": "1",
+    "tuning.prefill.append_cycles": "1",
+}
+
+
 def test_attention_is_worked_out_tile_by_tile() -> None:
-    # 16 new tokens over 64 cached, one head of 16: one tile of 16 rows and one block of 64 tokens. Scores 64 / 16 = 4
-    # steps, values 1 x 4; two fills of 20 and a buffer swap of 4: 52 array cycles. Softmax of 1,024 scores: 5
-    # operations on 64 lanes are 80, exponentials at 32 a cycle 32. They take turns: 164 cycles. The load hides.
-    asked = demand(attention([16], [64], 1, 1, 16), LITTLE)
-    assert asked == UnitDemand(500_000, 164_000, (("tensor", 52), ("vector", 112), ("hbm", 5120)), "dispatch")
+    # 16 new tokens over 64 cached, one head of 16: one tile of queries, 8 times the array's 16 rows, which passes the 64
+    # tokens and half a block of 128. A token takes 8 x (1/16 + 1/16) cycles of the array and 4/128 of a buffer swap, and
+    # its 128 scores 5/64 + 1/32 cycles each of the lanes: 15.03125, as they take turns. With the start of 10 and two
+    # fills of 20 these are 1,974 cycles; the array's own are 172, the lanes' 1,792, both of a quarter of the cores.
+    asked = demand(attention([16], [64], 1, 1, 16), override(LITTLE, PLAIN))
+    assert asked == UnitDemand(600_000, 1_974_000, (("tensor", 43), ("vector", 448), ("hbm", 5120)), "compute")
 
 
 def test_only_the_causal_tiles_are_computed() -> None:
-    prompt = demand(attention([4096], [4096], 8, 8, 128), load_card("reference-npu")).alone_ps
-    later = demand(attention([4096], [8192], 8, 8, 128), load_card("reference-npu")).alone_ps
-    # 4,096 tokens see 2,048 on average, or 6,144 when 4,096 stand before them.
-    assert 2.8 < later / prompt < 3.0
+    card = override(load_card("reference-npu"), PLAIN)
+    prompt = demand(attention([4096], [4096], 8, 8, 128), card).alone_ps
+    later = demand(attention([4096], [8192], 8, 8, 128), card).alone_ps
+    # 4,096 tokens see 2,048 on average, or 6,144 when 4,096 stand before them; tiles add half of their own 128 tokens
+    # and half a block, and the last ones see most.
+    assert 2.7 < later / prompt < 3.0
 
 
 def test_a_window_is_respected() -> None:
-    card = load_card("reference-npu")
+    card = override(load_card("reference-npu"), PLAIN)
     whole = demand(attention([4096], [32768], 8, 8, 128), card).alone_ps
     part = demand(attention([4096], [32768], 8, 8, 128, window=1024), card).alone_ps
-    # A tile of 128 tokens sees 30,720 before it on average, or 1,024 + 128 of its own and the rounding to blocks of 64.
+    # A tile of 128 tokens sees 30,720 before it on average, or 1,024 + 128 of its own and half a block of 128.
     assert 20 < whole / part < 30
 
 
@@ -210,7 +225,7 @@ def test_decode_of_one_long_context_is_split_over_the_cores() -> None:
     work = attention([1], [131072], 8, 1, 128)
     asked = demand(work, card)
     lone_core_ps = 131072 * 2 * 128 * 2 * 10**12 // (card.cores.load_bytes_per_cycle * card.clock_hz)
-    assert asked.alone_ps < lone_core_ps / 6
+    assert asked.alone_ps < lone_core_ps / 5
     assert asked.bound == "hbm" or asked.alone_ps < 2 * work.read_bytes * 10**12 // card.hbm.attainable_bytes_per_s
 
 
