@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from siltwin.emulator.card_check import check_card
 from siltwin.emulator.spec import load_card
 from siltwin.isa.errors import ConfigError
 
@@ -20,6 +21,12 @@ def written(tmp_path: Path, text: str) -> Path:
     path = tmp_path / "mine.yaml"
     path.write_text(text)
     return path
+
+
+def test_the_example_of_the_page_about_cards_is_a_card(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "cards.md").read_text()
+    card = load_card(written(tmp_path, page.partition("```yaml\n")[2].partition("```")[0]))
+    assert (card.name, card.hbm.bandwidth_bytes_per_s, check_card(card)) == ("my-card", 5 * 10**12, ())
 
 
 def test_what_a_file_states_replaces_its_base_and_the_rest_is_assumed_alike(tmp_path: Path) -> None:
