@@ -35,7 +35,7 @@ from .plan import JobPlan, Lengths
 from .quantised_weights import activations_of, holding_of, weights_warnings
 from .recorded import routing_of
 from .replicas import placements_of, read_loads
-from .rests_on import settings_without_effect, user_set
+from .rests_on import learned_off, settings_without_effect, user_set
 from .routing import has_experts
 from .scheduler import Request
 
@@ -227,6 +227,7 @@ def _warnings(plan: JobPlan, cluster: ClusterSpec, placement: tuple[int, ...], n
         f"{path}={user_set(plan.card)[path]} was set and changes no figure of this job"
         for path in settings_without_effect(plan.card, plan.layout.cards, named)
     ]
+    warnings += learned_off(plan.card)
     if plan.kv_dtype.bits < plan.dtype.bits:
         warnings.append(
             f"the KV cache is {plan.kv_dtype.name} while the model computes in {plan.dtype.name}; "

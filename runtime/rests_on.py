@@ -38,15 +38,20 @@ LISTED = 6  # numbers named in an error
 TILED_SRAM = ("operand", "accumulator")  # the levels whose size decides which tiles fit
 
 
-def evidence_reports(card: CardSpec, cluster: ClusterSpec, cards: int, named: bool) -> tuple[EvidenceReport, ...]:
-    """What the times and the bytes of a job on `cards` cards rest on; `named`: the cluster is not the card's own."""
+def evidence_reports(
+    card: CardSpec, cluster: ClusterSpec, cards: int, named: bool, extrapolated: bool = False
+) -> tuple[EvidenceReport, ...]:
+    """What the times and the bytes of a job on `cards` cards rest on; `named`: the cluster is not the card's own.
+
+    `extrapolated`: some instruction was of sizes that the card's calibration had not seen.
+    """
     time = dict(_time(card, cards, named))
     if cards > 1:
         time[f"cluster {cluster.name}"] = Evidence(evidence=cluster.weakest_evidence(), source=cluster.name)
     memory = {path: card.evidence_of(path) for path in MEMORY_PATHS}
     if card.evidence.get("native") == USER_SET:  # what is composed needs room between its parts
         memory["native"] = USER_SET
-    return _figure("time", time), _figure("memory", memory)
+    return _figure("time", time).model_copy(update={"extrapolated": extrapolated}), _figure("memory", memory)
 
 
 def weakest_power(card: CardSpec) -> EvidenceKind:
@@ -75,6 +80,16 @@ def settings_without_effect(card: CardSpec, cards: int, named: bool) -> tuple[st
     """The numbers that the user set and no figure of such a job reads."""
     read = {*dict(_time(card, cards, named)), *MEMORY_PATHS}
     return tuple(path for path in user_set(card) if path not in read and not path.startswith((NUMBERS, POWER)))
+
+
+def learned_off(card: CardSpec) -> list[str]:
+    """What a calibration learned that does not count, as numbers of the card were changed; nothing where it counts."""
+    kinds = card.calibration.kinds if card.calibration is not None else {}
+    off = [kind for kind, told in kinds.items() if told.is_off]
+    if not off:
+        return []
+    learned = f"what was learned of {', '.join(off)} beyond the fitted constants"
+    return [f"{learned} is off: this is not the card that was measured"]
 
 
 def user_set(card: CardSpec) -> dict[str, str]:

@@ -18,6 +18,7 @@ from .breakdown import PhaseTime
 from .communication import collective_reports, link_reports
 from .critical import Critical, critical
 from .energy import energy_report
+from .extrapolated import is_extrapolated
 from .fits import what_fits
 from .hidden import Hidden
 from .kv_compare import TimedStep, kv_uses, untimed
@@ -89,10 +90,12 @@ def card_part(card: CardSpec) -> CardPart:
     )
 
 
-def evidence_of(prepared: Prepared) -> tuple[EvidenceReport, ...]:
-    """What the figures of a job rest on."""
+def evidence_of(prepared: Prepared, records: Sequence[StepRecord] = ()) -> tuple[EvidenceReport, ...]:
+    """What the figures of a job rest on, whose steps were these."""
     plan = prepared.plan
-    return evidence_reports(plan.card, prepared.cluster, plan.layout.cards, prepared.job.cluster is not None)
+    named = prepared.job.cluster is not None
+    outside = is_extrapolated(plan.card, records)
+    return evidence_reports(plan.card, prepared.cluster, plan.layout.cards, named, outside)
 
 
 def cluster_part(prepared: Prepared) -> ClusterPart:
@@ -155,7 +158,7 @@ def summarise(state: RunState, started_s: float) -> Report:
         phases=_phases(state, criticals, steps),
         energy=energy_report(state, elapsed_ps),
         latent_attention=latent_reports(plan, [record.step for record in state.records]),
-        evidence=evidence_of(prepared),
+        evidence=evidence_of(prepared, state.records),
         warnings=(*prepared.warnings, *idle_fusions(plan, passes), *_numbers_lost(state)),
         not_modelled=NOT_MODELLED,
         oom=_oom(state.oom, state) if state.oom else None,
