@@ -17,7 +17,7 @@ from .cards import StandIn, stand_in
 from .report import Comparison, FidelityReport
 from .seen import NOTHING
 from .subsets import SUBSETS
-from .tpot import compare_servers
+from .tpot import compare_servers, read_servers
 
 Progress = Callable[[int, int | None, str], None]
 
@@ -40,7 +40,8 @@ def compare(
     """
     if progress is not None:
         progress(0, None, "whole models")
-    servers, notes = compare_servers(data, asked)
+    notes: list[str] = []
+    servers = list(compare_servers(read_servers(data, notes), asked, notes))
     kernels = compare_tables(read_measured(data), asked, seen, progress)
     return FidelityReport(in_order([*kernels.comparisons, *servers]), (*kernels.notes, *notes))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,19 +17,19 @@ from .serving_rows import ServingRow, measured_serving
 FOLDER = "serving"
 
 
-def compare_servers(data: Path, asked: CardSpec | None) -> tuple[list[Comparison], list[str]]:
-    """The servers of dense models in `serving/*.csv` of a folder, by device; and what was left out."""
-    found: list[Comparison] = []
-    notes: list[str] = []
-    rows = [row for path in sorted((data / FOLDER).glob("*.csv")) for row in measured_serving(path, notes)]
+def read_servers(data: Path, notes: list[str]) -> list[ServingRow]:
+    """The servers of dense models in `serving/*.csv` of a folder; what was left out is told in `notes`."""
+    return [row for path in sorted((data / FOLDER).glob("*.csv")) for row in measured_serving(path, notes)]
+
+
+def compare_servers(rows: Sequence[ServingRow], asked: CardSpec | None, notes: list[str]) -> Iterator[Comparison]:
+    """Servers by device, on the cards that stand for them; what was left out is told in `notes`."""
     for system in dict.fromkeys(row.system for row in rows):
-        own = [row for row in rows if row.system == system]
         chosen = stand_in(card_name_of(system), asked)
         if chosen is None:
             notes.append(f"{FOLDER}: servers of {system} left out, as no card that is compared stands for them")
         else:
-            found += _comparison(own, chosen, notes)
-    return found, notes
+            yield from _comparison([row for row in rows if row.system == system], chosen, notes)
 
 
 def _comparison(rows: list[ServingRow], chosen: StandIn, notes: list[str]) -> Iterator[Comparison]:
