@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 
 from ...isa.activations import QUANTISE
+from ...isa.dma import SCATTER
 from ...isa.dtype import BF16, DTYPES, FP32, INT32, DType, parse_dtype
 from ...isa.errors import UnsupportedError
 from ...isa.formats.form import Form
@@ -102,13 +103,16 @@ _TABLES: dict[str, tuple[DType, tuple[Dim, ...]]] = {
 
 @lru_cache(maxsize=4096)
 def _attention(heads: int, kv_heads: int, dim: int, window: int, attn_dtype: str, kv_dtype: str) -> Block:
+    """New keys and values put into the cache, which libraries do in what is measured, and attention to it."""
+    put = SCATTER(dst=Ref("cache"), src=Ref("new"), index=Ref("slots"))
     attention = ATTENTION(
         Ref("dst"), Ref("query"), Ref("cache"), *_CONTEXT, heads, kv_heads, dim, dim, dim**-0.5, window
     )
-    dtype = parse_dtype(attn_dtype)
-    return _block("attention", (attention,), {
+    dtype, row = parse_dtype(attn_dtype), kv_heads * 2 * dim
+    return _block("attention", (put, attention), {
         "dst": (BF16, ("tokens", heads * dim)), "query": (dtype, ("tokens", heads * dim)),
-        "cache": (parse_dtype(kv_dtype), (PAGES, PAGE_TOKENS, kv_heads * 2 * dim)), **_TABLES,
+        "new": (BF16, ("tokens", row)), "slots": (INT32, ("tokens",)),
+        "cache": (parse_dtype(kv_dtype), (PAGES, PAGE_TOKENS, row)), **_TABLES,
     })  # fmt: skip
 
 
