@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from ...emulator.calibrated import Calibration, Errors, Fit, KindCalibration, sizes_of
+from ...emulator.calibrated import Calibration, Errors, Fit, KindCalibration, Sizes, sizes_of
 from ...emulator.evidence import Evidence
 from ...emulator.spec import CardSpec
 from ...emulator.trees import Trees
@@ -17,7 +18,7 @@ from .fit import Sample, fit
 from .learn import learn, relearn
 from .parameters import KINDS_OF_OPS, with_fields
 from .points import representative
-from .predict import Predictor
+from .predict import Collectives, Instructions, predictor_of
 from .splits import sampled, training_rows
 from .tables import Array, MeasuredTable
 from .usable import relevant, tables_of
@@ -142,7 +143,7 @@ def _parts(table: MeasuredTable, seed: int) -> list[MeasuredTable]:
 
 
 def _sample(table: MeasuredTable) -> Sample:
-    return Sample(Predictor.of(table), table.latency_ps, table.weights)
+    return Sample(predictor_of(table), table.latency_ps, table.weights)
 
 
 def _errors(card: CardSpec, samples: list[Sample], noise: float | None) -> Errors:
@@ -164,12 +165,20 @@ def _noise(tables: list[MeasuredTable]) -> float | None:
 def _ranges(tables: list[MeasuredTable]) -> dict[str, tuple[float, float]]:
     """The least and greatest of every size that the rows' instructions have."""
     found: dict[str, list[float]] = {}
-    for table in tables:
-        for works in Predictor.of(table).works:
-            for _, sizes in filter(None, map(sizes_of, works)):
-                for name, value in sizes.items():
-                    found.setdefault(name, []).append(value)
+    for sizes in itertools.chain.from_iterable(map(_sizes, tables)):
+        for name, value in sizes.items():
+            found.setdefault(name, []).append(value)
     return {name: (min(values), max(values)) for name, values in found.items()}
+
+
+def _sizes(table: MeasuredTable) -> Iterator[Sizes]:
+    predictor = predictor_of(table)
+    if isinstance(predictor, Collectives):
+        for cards, size in zip(table.columns["num_gpus"].tolist(), predictor.sizes.tolist(), strict=True):
+            yield {"cards": cards, "bytes": size}
+    elif isinstance(predictor, Instructions):
+        for works in predictor.works:
+            yield from (sizes for _, sizes in filter(None, map(sizes_of, works)))
 
 
 def _advice(tables: list[MeasuredTable], kind: str, result: KindResult) -> list[str]:

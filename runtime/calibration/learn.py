@@ -11,9 +11,10 @@ from ...emulator.calibrated import is_plain, sizes_of
 from ...emulator.spec import CardSpec
 from ...emulator.trees import PHYSICS, Trees
 from ...isa.errors import ConfigError
-from .predict import Predictor
+from .predict import Instructions
 from .splits import folds
 from .tables import Array, Floats, MeasuredTable
+from .works import can_stand_for
 
 lightgbm: Any
 try:
@@ -83,7 +84,9 @@ def lessons_of(card: CardSpec, kind: str, tables: Sequence[MeasuredTable], seed:
     rows, measured, weights, fold, dtypes = [], [], [], [], dict[str, None]()
     names: tuple[str, ...] = ()
     for table in tables:
-        predictor = Predictor.of(table)
+        if not can_stand_for(table.op):
+            continue
+        predictor = Instructions.of(table)
         found = list(_of_kind(predictor, kind))
         if not found:
             continue
@@ -104,7 +107,7 @@ def lessons_of(card: CardSpec, kind: str, tables: Sequence[MeasuredTable], seed:
     return Lessons(names, inputs[:, varied], times, weigh, folded, tuple(dtypes))
 
 
-def _of_kind(predictor: Predictor, kind: str) -> Iterator[tuple[int, dict[str, float], str]]:
+def _of_kind(predictor: Instructions, kind: str) -> Iterator[tuple[int, dict[str, float], str]]:
     """(row, sizes, element type) of every row that is a single instruction of the kind."""
     for row, works in enumerate(predictor.works):
         found = sizes_of(works[0]) if len(works) == 1 and is_plain(works[0]) else None

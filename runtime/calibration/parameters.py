@@ -13,7 +13,6 @@ from .tables import Floats
 
 KINDS_OF_OPS = {
     "gemm": "matmul",
-    "moe": "grouped",
     "prefill": "prefill",
     "decode": "decode",
     "all_reduce": "collective",

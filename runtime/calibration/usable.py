@@ -13,7 +13,6 @@ from ...isa.work import Unit
 from ..fidelity.subsets import SUBSETS
 from .parameters import KINDS_OF_OPS
 from .tables import Array, MeasuredTable
-from .works import can_stand_for
 
 TYPE_COLUMNS = {"gemm": "gemm_dtype", "prefill": "attn_dtype", "decode": "attn_dtype"}
 BASE_TYPES = {"fp8_block": "fp8"}
@@ -24,7 +23,7 @@ def tables_of(card: CardSpec, tables: Sequence[MeasuredTable], library: str) -> 
     notes: list[str] = []
     kept = []
     for table in _own(card, tables):
-        if table.op not in KINDS_OF_OPS or not can_stand_for(table.op):
+        if table.op not in KINDS_OF_OPS:
             notes.append(f"{table.path.name}: {table.op} is not fitted")
         elif table.library not in ("", library):
             notes.append(f"{table.path.name}: times kernels of {table.library}, not of {library}")

@@ -8,10 +8,12 @@ from siltwin.emulator.cluster import Cluster
 from siltwin.emulator.spec import load_card
 from siltwin.emulator.ticket import Submission
 from siltwin.interconnect.cluster import make_cluster
+from siltwin.isa.dtype import DTYPES
 from siltwin.isa.program import Binding, Block, Buffer, Call, Extent, Issue, Program, Space
 from siltwin.runtime.calibration.predict import predicted_ps
 from siltwin.runtime.calibration.tables import read_measured
 from siltwin.runtime.calibration.works import Extents, decode_block, gemm_block, mla_decode_block, prefill_block
+from siltwin.runtime.node import collective_times_ps
 
 HEADS = {"num_heads": 16, "num_key_value_heads": 4, "head_dim": 128, "window_size": 0}
 TYPES = {"attn_dtype": "bf16", "kv_cache_dtype": "bf16"}
@@ -53,3 +55,17 @@ def test_a_row_is_predicted_as_its_program_runs(case: str, tmp_path: Path) -> No
     cluster.run_until(ticket)
     assert predicted_ps(table, card).tolist() == [max(span.end_ps for span in ticket.spans)]
     assert len(ticket.spans) == len(block.body)
+
+
+def test_a_collective_is_predicted_by_bytes_where_tables_count_elements(tmp_path: Path) -> None:
+    rows = [("all_reduce", "half", 8, 1 << 20), ("all_reduce", "int8", 8, 1 << 21), ("alltoall", "half", 2, 1 << 20)]
+    lines = "\n".join(",".join(map(str, row)) + ",0.1" for row in rows)
+    (tmp_path / "nccl.csv").write_text(f"op_name,nccl_dtype,num_gpus,message_size,latency_ms\n{lines}\n")
+    card, (reduced, exchanged) = load_card("h100"), read_measured(tmp_path)
+    two_mib = collective_times_ps(card, "all_reduce", 8, [2 << 20])[0]
+    assert predicted_ps(reduced, card).tolist()[0] == two_mib
+    assert (
+        predicted_ps(reduced, card).tolist()[1]
+        == collective_times_ps(card, "all_reduce", 8, [2 << 20], DTYPES["int8"])[0]
+    )
+    assert predicted_ps(exchanged, card).tolist() == collective_times_ps(card, "all_to_all", 2, [2 << 20]).tolist()
