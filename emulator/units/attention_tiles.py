@@ -13,7 +13,7 @@ ROWS, COLUMNS, DEPTH, STEP, FILL, SLAB, CORES, LOAD, LANES, EXPONENTIALS = range
 P_TILE, P_MATRIX, P_SOFTMAX, P_OVERLAP, P_IMBALANCE, P_PARTS, P_APPEND = range(1, 8)
 D_TILE, D_MATRIX, D_IMBALANCE, D_PARTS, D_LONE_PARTS, D_PORT = range(1, 7)
 
-QUERY_ROWS = 128  # rows of a query tile: the heads of one group times tokens
+QUERY_ROWS = 128  # least rows of a query tile, which fills the array: the heads of one group times tokens
 DECODE_ROWS = 64  # rows that a tile of decode is filled up to
 KV_BLOCK = 128  # tokens of the cache that a tile advances by: half of the last one is wasted on average
 DECODED = 8  # new tokens of a sequence up to which the decode kernel takes it
@@ -89,17 +89,18 @@ def schedule(q_lens, kv_lens, group, kv_heads, dims, limits, row_bytes, core, pr
     the part of the longest by which the cores do not end together. Tiles of a few new tokens are memory's: a core draws
     a part of what its port could carry. Caches are cut where tiles leave cores idle, and shorten the longest tile.
     """
-    p_array = _array_cycles(QUERY_ROWS, dims, core)
-    p_lanes = _lane_cycles(QUERY_ROWS, prefill[P_SOFTMAX], limits[2], core)
+    query_rows = max(QUERY_ROWS, core[ROWS])
+    p_array = _array_cycles(query_rows, dims, core)
+    p_lanes = _lane_cycles(query_rows, prefill[P_SOFTMAX], limits[2], core)
     p_busy, p_load = p_array / prefill[P_MATRIX], row_bytes / core[LOAD]
     p_busy = max(p_busy, p_lanes) + (1.0 - prefill[P_OVERLAP]) * min(p_busy, p_lanes)
     p_token = max(p_busy, p_load)
     d_load = row_bytes / (core[LOAD] * decode[D_PORT])
     append = prefill[P_APPEND] * min(1.0, kv_heads * row_bytes / APPEND_BYTES)
-    step = QUERY_ROWS / group
-    items, most_rows = 0, min(QUERY_ROWS, DECODED * group)
+    step = query_rows / group
+    items, most_rows = 0, min(query_rows, DECODED * group)
     for sequence in range(q_lens.size):
-        items += _ceil(q_lens[sequence] * group, QUERY_ROWS) * kv_heads
+        items += _ceil(q_lens[sequence] * group, query_rows) * kv_heads
     idle = SPLIT_FILL * core[CORES] / max(1, items)
     total, arrays, lanes, loads, read, d_read = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     longest = np.zeros(2)
@@ -109,7 +110,7 @@ def schedule(q_lens, kv_lens, group, kv_heads, dims, limits, row_bytes, core, pr
         q_len, kv_len = q_lens[sequence], kv_lens[sequence]
         if q_len == 0:
             continue
-        tiles = _ceil(q_len * group, QUERY_ROWS)
+        tiles = _ceil(q_len * group, query_rows)
         if q_len > DECODED:
             prefills = True
             seen, most = _seen_by_tiles(tiles, q_len, kv_len, step, limits[0], limits[1])
