@@ -1,0 +1,176 @@
+"""Figures that READMEs state for kernels of H800 cards: each beside what the instruction takes alone."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from ...emulator.spec import CardSpec, load_card, override
+from ...emulator.units.demand import demand
+from ...isa.dtype import BF16, FP32, INT32, DType, parse_dtype
+from ...isa.errors import ConfigError
+from ...isa.formats.form import Form
+from ...isa.instruction import Dim, Instruction, TensorType
+from ...isa.operands import Ref
+from ...isa.products import QUANTISED_GROUPED_MATMUL, QUANTISED_MATMUL
+from ...isa.program import Binding, Block, BoundShapes, Issue
+from ..calibration.works import mla_decode_block
+
+PS_PER_US = 10**6
+PS_PER_S = 10**12
+BLOCK = 128  # elements of an input, and sides of a weight, that share a scale
+COLUMNS = ("kind", "groups", "m_per_group", "n", "k", "time_us_derived")
+KINDS = ("dense", "grouped_contiguous", "grouped_masked")
+H800 = {"link.ports": "8", "node.ports_to_peer": "8"}  # of the H100's eighteen; nothing else is known to differ
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A stated figure and the emulated one, in the figure's unit; `error` is by what fraction the emulated is above."""
+
+    name: str
+    unit: str
+    stated: float
+    emulated: float
+
+    @property
+    def error(self) -> float:
+        """(emulated - stated) / stated."""
+        return self.emulated / self.stated - 1
+
+
+def h800() -> CardSpec:
+    """The H100 with its NVLink cut to 400 GB/s, both directions together."""
+    return override(load_card("h100-sxm"), H800)
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product of fp8 codes with scales of 128 inputs and of 128 x 128 weights, for `groups` of as many rows."""
+
+    kind: str
+    groups: int
+    m: int
+    n: int
+    k: int
+    time_us: float
+
+    @property
+    def name(self) -> str:
+        """Kind and sizes."""
+        return f"{self.kind} {self.groups} x [{self.m:,} x {self.n:,} x {self.k:,}]"
+
+
+def stated_products(path: Path) -> tuple[Product, ...]:
+    """The rows of a CSV file with the columns of COLUMNS; ConfigError names the line and what is wrong in it."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
+            if missing:
+                raise ConfigError(f"{path}: no column {missing[0]!r}; a table of fp8 products has {', '.join(COLUMNS)}")
+            return tuple(_product(record, f"{path}:{reader.line_num}") for record in reader)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def _product(record: Mapping[str, str], where: str) -> Product:
+    if record["kind"] not in KINDS:
+        raise ConfigError(f"{where}: kind={record['kind']!r} is none of {', '.join(KINDS)}")
+    try:
+        groups, m, n, k = (int(record[name]) for name in COLUMNS[1:5])
+        time_us = float(record["time_us_derived"])
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    if min(groups, m, n, k) < 1 or not (math.isfinite(time_us) and time_us > 0):
+        raise ConfigError(f"{where}: sizes must be at least 1, and the time a number of microseconds above 0")
+    return Product(record["kind"], groups, m, n, k, time_us)
+
+
+def products_beside(products: Iterable[Product], card: CardSpec) -> Iterator[Beside]:
+    """Microseconds of each product alone on the card."""
+    for own in products:
+        block, extents = _product_block(own)
+        yield Beside(own.name, "us", own.time_us, _alone_ps(block, extents, card) / PS_PER_US)
+
+
+def _product_block(own: Product) -> tuple[Block, dict[str, tuple[int, ...]]]:
+    if own.kind == "dense":
+        return _dense(own.n, own.k), {"m": (own.m,)}
+    return _grouped(own.groups, own.n, own.k), {"m": (own.groups * own.m,), "counts": (own.m,) * own.groups}
+
+
+@lru_cache(maxsize=256)
+def _dense(n: int, k: int) -> Block:
+    product = QUANTISED_MATMUL(Ref("dst"), Ref("a"), Ref("a_scales"), Ref("w"), Ref("w_scales"), _form())
+    return _block(product, n, k, ())
+
+
+@lru_cache(maxsize=256)
+def _grouped(groups: int, n: int, k: int) -> Block:
+    weights = Ref("w"), Ref("w_scales"), _form()
+    product = QUANTISED_GROUPED_MATMUL(Ref("dst"), Ref("a"), Ref("a_scales"), *weights, Ref("rows"), "counts", 0)
+    return _block(product, n, k, (groups,))
+
+
+def _form() -> Form:
+    """fp8 with a scale for every 128 x 128 weights."""
+    return Form(parse_dtype("fp8"), "plain", BLOCK, BLOCK, FP32)
+
+
+def _block(instruction: Instruction, n: int, k: int, experts: tuple[int, ...]) -> Block:
+    fp8, sides = parse_dtype("fp8"), (-(-n // BLOCK), -(-k // BLOCK))
+    types: dict[str, tuple[DType, tuple[Dim, ...]]] = {
+        "dst": (BF16, ("m", n)),
+        "a": (fp8, ("m", k)),
+        "a_scales": (FP32, ("m", sides[1])),
+        "w": (fp8, (*experts, n, k)),
+        "w_scales": (FP32, (*experts, *sides)),
+        "rows": (INT32, experts),
+    }
+    used = {ref.buffer for ref, _ in instruction.refs()}
+    params = tuple((name, TensorType(dtype, shape)) for name, (dtype, shape) in types.items() if name in used)
+    return Block("alone", params, (), (Issue("alone", instruction),))
+
+
+def _alone_ps(block: Block, extents: dict[str, tuple[int, ...]], card: CardSpec) -> int:
+    shapes = BoundShapes(block, {}, Binding(extents, {}))
+    asked = [demand(issue.instruction.work(shapes), card) for issue in block.body]
+    return sum(each.fixed_ps + each.alone_ps for each in asked)
+
+
+@dataclass(frozen=True)
+class LatentPeak:
+    """A rate that FlashMLA states as its peak on a H800, and a decode step that should come near it."""
+
+    name: str
+    unit: str
+    stated: float
+    heads: int
+    batch: int
+    cached: int
+
+
+LATENT_PEAKS = (
+    LatentPeak("latent decode, bound by memory: 16 heads", "GB/s", 3000.0, heads=16, batch=128, cached=16384),
+    LatentPeak("latent decode, bound by compute: 128 heads", "TFLOP/s", 660.0, heads=128, batch=128, cached=16384),
+)
+LATENT, ROPE, BYTES = 512, 64, 2
+
+
+def latent_peaks_beside(card: CardSpec) -> Iterator[Beside]:
+    """The rates of latent decoding in long contexts: bytes of the cache, or products with it, over the time alone."""
+    for peak in LATENT_PEAKS:
+        sizes = {"num_heads": peak.heads, "batch_size": peak.batch, "step": peak.cached - 1}
+        block, extents = mla_decode_block({**sizes, "kv_cache_dtype": "bf16"})
+        seconds = _alone_ps(block, extents, card) / PS_PER_S
+        cached = peak.batch * peak.cached
+        if peak.unit == "GB/s":
+            rate = cached * (LATENT + ROPE) * BYTES / seconds / 1e9
+        else:
+            rate = 2 * cached * peak.heads * (2 * LATENT + ROPE) / seconds / 1e12
+        yield Beside(peak.name, peak.unit, peak.stated, rate)
