@@ -13,11 +13,39 @@ LOG: dict[str, JsonValue] = {"log": True}  # a constant that is searched in its 
 UNTOLD = Evidence(evidence="assumed", source="siltwin's own default for kernels that nobody has measured")
 
 
-class MatmulTuning(CardPart):
+LOG = {"log": True}  # searched by its logarithm
+
+
+class ProductTuning(CardPart):
+    """How a library's matrix products fall short of the card's tiles, loads and HBM.
+
+    `launch`: of the card's dispatch time. `wait`: of a load's latency from HBM, what every wave of tiles waits. `slabs`:
+    of the card's cycles at each slab of K, what a library loses there. `store`: of the time in which a tile's results
+    leave a core, what every wave waits. `load`: of a core's load port, what a tile's operands use. `smoothing`: of the
+    idle part of a last wave, what the library fills. `hbm`: of the attainable bandwidth. `spill`: how far computing,
+    re-reading and HBM do not overlap (0: the longest hides the others; 1: one after the other). `split_cycles`: to join
+    parts of K. `rereads`: of what tiles read again, what comes from L2. `power`: of the energy that operations are
+    stated to take.
+    """
+
+    launch: Annotated[float, Field(ge=0.3, le=3.0, json_schema_extra=LOG)] = 0.9
+    wait: Annotated[float, Field(ge=0.0, le=4.0)] = 1.0
+    slabs: Annotated[float, Field(ge=1.0, le=16.0, json_schema_extra=LOG)] = 5.0
+    store: Annotated[float, Field(ge=0.0, le=8.0)] = 2.0
+    load: Annotated[float, Field(ge=0.2, le=3.0, json_schema_extra=LOG)] = 0.8
+    smoothing: Annotated[float, Field(ge=0.0, le=1.0)] = 0.7
+    hbm: Annotated[float, Field(ge=0.5, le=1.0)] = 0.95
+    spill: Annotated[float, Field(ge=0.0, le=1.0)] = 0.03
+    split_cycles: Annotated[float, Field(ge=0.0, le=15000.0)] = 4000.0
+    rereads: Annotated[float, Field(ge=0.1, le=1.0, json_schema_extra=LOG)] = 0.4
+    power: Annotated[float, Field(ge=0.5, le=2.0, json_schema_extra=LOG)] = 1.0
+
+
+class MatmulTuning(ProductTuning):
     """Matrix products."""
 
 
-class GroupedTuning(CardPart):
+class GroupedTuning(ProductTuning):
     """Matrix products of several groups of rows, as experts have them."""
 
 

@@ -58,14 +58,13 @@ def _physics(work: Work, card: CardSpec) -> UnitDemand:
 
 def _fused_demand(work: Work, shape: FusedShape, card: CardSpec) -> UnitDemand:
     """One launch: its parts one after the other, from operands on the chip, under what the whole moves of HBM."""
-    alone_ps, amounts = 0, Counter[str]()
+    fixed_ps, alone_ps, amounts = 0, 0, Counter[str]()
     for part in shape.parts:
         if part.unit is Unit.DMA:
             continue  # the cores store in the place of an engine, and the bytes are the whole's
         asked = _physics(replace(part, read_bytes=0, write_bytes=0), card)
-        alone_ps += asked.alone_ps
+        fixed_ps, alone_ps = max(fixed_ps, asked.fixed_ps), alone_ps + asked.alone_ps
         amounts.update(dict(asked.amounts))
     num_bytes = max(work.read_bytes + work.write_bytes, amounts.pop("hbm", 0))
     hbm_ps = ps_for(num_bytes, card.hbm.attainable_bytes_per_s)
-    fixed_ps = card.dispatch.tensor_ps + card.hbm.latency_ps
     return demand_of(card, fixed_ps, alone_ps, "hbm" if hbm_ps > alone_ps else "compute", hbm=num_bytes, **amounts)

@@ -16,7 +16,8 @@ from ..calendar.wide import rounded_up
 from ..span import BOUNDS
 from ..spec import CardSpec
 from .rates import LONGEST_PS, PS_PER_S, capacities
-from .tensor import MOST_PRODUCTS, machine_of
+from .sustained import clock_fraction
+from .tensor import MOST_PRODUCTS, knobs_of, launch_ps, machine_of
 from .tiles import SLABS, TILES, search_lanes
 from .vector import MIN_LANE_TRIPS
 
@@ -116,25 +117,29 @@ def _vector_cycles(
 def _grouped(work: Work, shape: GroupedShape, reads: Ints, writes: Ints, card: CardSpec) -> LaneDemand | None:
     if work.dtype is None or work.dtype.name not in card.tensor.rate or card.tensor.dataflow is not None:
         return None
-    machine, fixed_ps = machine_of(card, work.dtype), card.dispatch.tensor_ps + card.hbm.latency_ps
+    machine, tuning = machine_of(card, work.dtype), card.tuning.grouped
     rows, num_bytes = np.stack(shape.rows, axis=1), reads + writes
     if int(rows.sum(axis=1).max(initial=0)) * shape.n * shape.k > MOST_PRODUCTS:
         return None
     empty = (rows.sum(axis=1) == 0) | (shape.n == 0) | (shape.k == 0)
     hbm_ps = rounded_up(num_bytes, PS_PER_S, card.hbm.attainable_bytes_per_s)
     times, plans = search_lanes(
-        rows, empty, shape.n, shape.k, work.dtype.bits, np.ascontiguousarray(writes), hbm_ps.astype(np.float64),
-        machine.ps_per_cycle, machine.ps_per_l2_byte, machine.core, TILES, SLABS,
+        rows, empty, shape.n, shape.k, work.dtype.bits, np.ascontiguousarray(writes), hbm_ps / tuning.hbm,
+        machine.ps_per_cycle, machine.ps_per_l2_byte, machine.core, knobs_of(card, tuning), TILES, SLABS,
     )  # fmt: skip
     if not (plans[~empty, 0] > 0).all():
         return None
-    tensor, flow, l2_bytes = plans[:, 1], plans[:, 2], plans[:, 3]
+    tensor, l2_bytes = plans[:, 1], plans[:, 2]
+    own_ps, flow_ps = times
     if card.l2 is None:
         num_bytes = np.maximum(num_bytes, l2_bytes)
         hbm_ps = rounded_up(num_bytes, PS_PER_S, card.hbm.attainable_bytes_per_s)
-    compute_ps, flow_ps = tensor * machine.ps_per_cycle, flow * machine.ps_per_cycle
+    compute_ps = np.where(plans[:, 3], 0.0, flow_ps)
     longest = np.maximum(np.maximum(flow_ps, l2_bytes * machine.ps_per_l2_byte), hbm_ps)
     bounds = np.where((longest == hbm_ps) & (hbm_ps > compute_ps), HBM, np.where(longest == compute_ps, COMPUTE, SRAM))
-    alone_ps = np.where(empty, 0, np.ceil(times)).astype(np.int64)
+    asked = zip(_wide(work.ops, len(rows)).tolist(), num_bytes.tolist(), own_ps.tolist(), strict=True)
+    clock = np.array([clock_fraction(card, work.dtype, ops, moved, alone, tuning.power) for ops, moved, alone in asked])
+    alone_ps = np.where(empty, 0, np.ceil(own_ps / clock)).astype(np.int64)
     bounds = np.where(empty, HBM, bounds)
-    return _demand(card, fixed_ps, alone_ps, bounds, tensor=tensor, hbm=num_bytes)
+    found = _demand(card, launch_ps(card, tuning), alone_ps, bounds, tensor=tensor, hbm=num_bytes)
+    return None if found is None else found._replace(clock_fraction=clock)

@@ -148,9 +148,9 @@ def _product_part(shape: MatmulShape, dtype: DType, card: CardSpec) -> _Part:
     out_bytes = dtype.bytes_of(shape.m * shape.n * shape.batch)
     plan = matmul_plan(Work(Unit.TENSOR, dtype=dtype, write_bytes=out_bytes, shape=shape), card, from_hbm=False)
     machine = machine_of(card, dtype)
-    compute_ps, flow_ps = plan.tensor_cycles * machine.ps_per_cycle, plan.flow_cycles * machine.ps_per_cycle
+    compute_ps = 0.0 if plan.waits else plan.flow_ps
     l2_ps = plan.l2_bytes * machine.ps_per_l2_byte
-    return _Part(plan.time_ps, compute_ps, flow_ps, l2_ps, plan.tensor_cycles, 0, plan.l2_bytes)
+    return _Part(plan.time_ps, compute_ps, plan.flow_ps, l2_ps, plan.tensor_cycles, 0, plan.l2_bytes)
 
 
 def _attention_part(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import pytest
+from ideal_kernels import IDEAL
 
 from siltwin.emulator.cluster import Cluster
 from siltwin.emulator.exchange import Detail
@@ -41,6 +42,7 @@ LITTLE = {
     "link.eager_bytes": "1000",
     "host.bandwidth_bytes_per_s": "10GB/s",
     "host.latency_ps": "100ns",
+    **IDEAL,
 }
 LINK_BYTES_PER_S, LINK_LATENCY_PS = 10**10, 10**6
 

@@ -1,6 +1,7 @@
 """Unit timing worked by hand on a little card, and what a roofline cannot show on the shipped ones."""
 
 import pytest
+from ideal_kernels import IDEAL
 
 from siltwin.emulator.spec import CardSpec, load_card, override
 from siltwin.emulator.units.demand import demand
@@ -40,6 +41,7 @@ LITTLE = override(
         "vector.row_cycles": "5",
         "vector.sync_cycles": "100",
         "vector.exponentials_per_cycle": "32",
+        **IDEAL,
     },
 )
 
@@ -87,7 +89,7 @@ def test_a_matmul_is_worked_out_tile_by_tile() -> None:
 def test_the_plan_behind_it_can_be_seen() -> None:
     plan = matmul_plan(matmul(64, 64, 2048), LITTLE)
     assert (plan.tile_rows, plan.tile_columns, plan.slab, plan.parts, plan.waves) == (16, 16, 32, 1, 4)
-    assert (plan.tensor_cycles, plan.flow_cycles, plan.exposed_cycles) == (1616, 1616, 5)
+    assert (plan.tensor_cycles, plan.flow_ps, plan.exposed_cycles) == (1616, 1_616_000, 5)
     assert plan.l2_bytes == 4 * 2 * 64 * 2048 * 2 + 8192
 
 
@@ -169,7 +171,8 @@ def test_a_tiny_matmul_is_bound_by_dispatch_and_a_large_one_by_compute(name: str
     assert demand(matmul(1, 8192, 8192), card).bound == "hbm"
     large = demand(matmul(8192, 8192, 8192), card)
     assert large.bound == "compute"
-    assert large.alone_ps < 1.15 * 2 * 8192**3 * 10**12 / card.peak_ops_per_s(BF16)
+    # an H100 is measured at 764 of its 989 TFLOP/s, its power being what holds it
+    assert large.alone_ps < 1.35 * 2 * 8192**3 * 10**12 / card.peak_ops_per_s(BF16)
 
 
 def test_an_empty_matmul_costs_its_dispatch() -> None:
