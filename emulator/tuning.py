@@ -19,13 +19,13 @@ LOG = {"log": True}  # searched by its logarithm
 class ProductTuning(CardPart):
     """How a library's matrix products fall short of the card's tiles, loads and HBM.
 
-    `launch`: of the card's dispatch time. `wait`: of a load's latency from HBM, what every wave of tiles waits. `slabs`:
-    of the card's cycles at each slab of K, what a library loses there. `store`: of the time in which a tile's results
-    leave a core, what every wave waits. `load`: of a core's load port, what a tile's operands use. `smoothing`: of the
-    idle part of a last wave, what the library fills. `hbm`: of the attainable bandwidth. `spill`: how far computing,
-    re-reading and HBM do not overlap (0: the longest hides the others; 1: one after the other). `split_cycles`: to join
-    parts of K. `rereads`: of what tiles read again, what comes from L2. `power`: of the energy that operations are
-    stated to take.
+    `launch`: of the card's dispatch time. `wait`: of a load's latency from HBM, what every wave of tiles waits.
+    `slabs`: of the card's cycles at each slab of K, what a library loses there. `store`: of the time in which a tile's
+    results leave a core, what every wave waits. `load`: of a core's load port, what a tile's operands use.
+    `smoothing`: of the idle part of a last wave, what the library fills. `hbm`: of the attainable bandwidth. `spill`:
+    how far computing, re-reading and HBM do not overlap (0: the longest hides the others; 1: one after the other).
+    `split_cycles`: to join parts of K. `rereads`: of what tiles read again, what comes from L2. `power`: of the energy
+    that operations are stated to take.
     """
 
     launch: Annotated[float, Field(ge=0.3, le=3.0, json_schema_extra=LOG)] = 0.9

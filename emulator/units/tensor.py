@@ -28,9 +28,9 @@ _Geometry = MatmulShape | GroupedShape | IndexShape
 class TilePlan(NamedTuple):
     """How a matrix product is dealt over the cores: its tile, K slab and parts of K, and what that costs.
 
-    `tensor_cycles` are the array's own, over all waves; `flow_ps` includes waiting for operands, and what
-    begins and ends tiles; `exposed_cycles` are the first load, the last store and the sum over parts, which overlap nothing.
-    A plan `waits` where operands of a tile come slower than the array takes them.
+    `tensor_cycles` are the array's own, over all waves; `flow_ps` includes waiting for operands, and what begins and
+    ends tiles; `exposed_cycles` are the first load, the last store and the sum over parts, which overlap nothing. A
+    plan `waits` where operands of a tile come slower than the array takes them.
     """
 
     time_ps: float

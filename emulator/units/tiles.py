@@ -31,7 +31,7 @@ def ceil_div(a, b):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def together(a, b, spill):  # type: ignore[no-untyped-def]
-    """The time of two things that overlap but for `spill`: their maximum at 0, their sum at 1; it falls with neither."""
+    """The time of two things that overlap but for `spill`: their maximum at 0, their sum at 1."""
     return (a + b + np.sqrt((a - b) * (a - b) + 4 * spill * a * b)) / 2
 
 
@@ -59,11 +59,12 @@ def search(rows, n, k, bits, out_bytes, hbm_ps, ps_per_cycle, ps_per_l2_byte, co
     The tiles of all products are dealt over the cores together; a tile holds rows of one product only.
     `out_bytes` are the bytes of all results, `hbm_ps` the time of the unavoidable HBM traffic, `core` and `knobs` the
     numbers named above. Returns (picoseconds, tile rows, tile columns, slab, parts of K, waves, tensor cycles, flow
-    picoseconds, L2 bytes, exposed cycles, whether tiles wait for loads); tile rows are 0 when no tile fits the SRAM. Time is
+    picoseconds, L2 bytes, exposed cycles, whether tiles wait for loads); tile rows are 0 when no tile fits the SRAM.
+    Time is
         flow, L2 and HBM together + exposed cycles
     where flow is waves x (max(array steps with fill and buffer swaps, operand loads) + what a tile waits at its begin
-    and its end), and exposed are the first slab's load, the last tile's store, and the sum over parts of K. Every tile is charged as a
-    whole one, so time never falls as m or n grow. Ties go to the first candidate.
+    and its end), and exposed are the first slab's load, the last tile's store, and the sum over parts of K. Every tile
+    is charged as a whole one, so time never falls as m or n grow. Ties go to the first candidate.
     """
     best = np.inf
     chosen = (0, 0, 0, 0, 0, 0, 0.0, 0, 0, False)
