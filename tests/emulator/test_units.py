@@ -198,10 +198,10 @@ PLAIN = {
 
 
 def test_attention_is_worked_out_tile_by_tile() -> None:
-    # 16 new tokens over 64 cached, one head of 16: one tile of queries, 8 times the array's 16 rows, which passes the 64
-    # tokens and half a block of 128. A token takes 8 x (1/16 + 1/16) cycles of the array and 4/128 of a buffer swap, and
-    # its 128 scores 5/64 + 1/32 cycles each of the lanes: 15.03125, as they take turns. With the start of 10 and two
-    # fills of 20 these are 1,974 cycles; the array's own are 172, the lanes' 1,792, both of a quarter of the cores.
+    # 16 new tokens over 64 cached, one head of 16: one tile of queries, 8 times the array's 16 rows, which passes the
+    # 64 tokens and half a block of 128. A token takes 8 x (1/16 + 1/16) cycles of the array and 4/128 of a buffer swap,
+    # and its 128 scores 5/64 + 1/32 cycles each of the lanes: 15.03125, as they take turns. With the start of 10 and
+    # two fills of 20 these are 1,974 cycles; the array's own are 172, the lanes' 1,792, both of a quarter of the cores.
     asked = demand(attention([16], [64], 1, 1, 16), override(LITTLE, PLAIN))
     assert asked == UnitDemand(600_000, 1_974_000, (("tensor", 43), ("vector", 448), ("hbm", 5120)), "compute")
 
