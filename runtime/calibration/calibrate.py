@@ -54,7 +54,7 @@ class KindResult(NamedTuple):
 
 
 class Calibrated(NamedTuple):
-    """The calibrated card, what was found by kind, hashes of all rows of the groups that the fit saw, and notes for the user."""
+    """The calibrated card, what was found by kind, hashes of the rows of all groups it saw, and notes for the user."""
 
     card: CardSpec
     kinds: tuple[KindResult, ...]

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from ...isa.dtype import ALIASES
+from ...isa.dtype import ALIASES, DTYPES, DType
 
 Kind = Literal["count", "text"]
 PS_PER_MS = 10**9
@@ -75,6 +75,7 @@ COLLECTIVES = {
     "alltoall": "all_to_all",
     "all_to_all": "all_to_all",
 }
+TYPE_COLUMNS = {"gemm": "gemm_dtype", "prefill": "attn_dtype", "decode": "attn_dtype"}  # of the products
 KINDS = (
     TableKind(
         "gemm",
@@ -161,3 +162,9 @@ def canonical(column: Column, text: str) -> str:
         return name
     name = name.lower()
     return name if name in column.choices else ALIASES.get(name, name)
+
+
+def operand_type(name: str) -> DType | None:
+    """The element type that products of this spelling take (blocks of a scale aside); None where there is none."""
+    name = name.removesuffix("_block")
+    return DTYPES.get(ALIASES.get(name, name))

@@ -6,21 +6,24 @@ import csv
 import gzip
 import hashlib
 import io
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ...emulator.calendar.solver import Ints
+from ...emulator.card_family import card_names
+from ...emulator.spec import load_card
 from ...isa.errors import ConfigError
+from .faults import refuse
+from .plausible import check_plausible
 from .schema import COLLECTIVES, KINDS, Column, TableKind, canonical, table_kind
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 MOST_APART = 2.0  # two measurements of one key further apart than this are no repeats
-SHOWN = 3  # faults named in an error
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +76,8 @@ class MeasuredTable:
 def read_measured(path: Path) -> list[MeasuredTable]:
     """Every table of a device's folder, or of a folder of such (`a100_sxm/gemm.csv`, `h100_sxm/nccl.csv.gz`, ...).
 
-    ConfigError where there is none, and for any row that is no measurement, with file, line and reason.
+    ConfigError where there is none, and for any row that is no measurement, or cannot be one of the shipped card that
+    its folder is named after, with file, line and reason.
     """
     if not path.is_dir():
         raise ConfigError(f"{path}: no such folder; measured tables lie in folders, one a device")
@@ -82,7 +86,16 @@ def read_measured(path: Path) -> list[MeasuredTable]:
     if not found:
         stems = ", ".join(kind.stem.replace("(?P<library>[a-z0-9]+)", "LIBRARY") for kind in KINDS)
         raise ConfigError(f"{path}: no measured tables here or one folder deeper; known files: {stems} (.csv, .csv.gz)")
+    for table in found:
+        if table.card_name in names_of_cards():
+            check_plausible(table, load_card(table.card_name))
     return found
+
+
+@lru_cache(maxsize=1)
+def names_of_cards() -> frozenset[str]:
+    """All names by which a shipped card may be called."""
+    return frozenset(name for card in map(load_card, card_names()) for name in (card.name, *card.aliases))
 
 
 def card_name_of(device: str) -> str:
@@ -143,15 +156,6 @@ def _cells(path: Path) -> tuple[dict[str, int], list[int], list[list[str]]]:
     refuse(path, ((line, f"has {len(row)} cells, the header {width}") for line, row in zip(lines, rows, strict=True)
                   if len(row) != width))  # fmt: skip
     return header, lines, rows
-
-
-def refuse(path: Path, faults: Iterable[tuple[int, str]]) -> None:
-    """ConfigError that names the file, the first faulty lines with what is wrong, and how many there are."""
-    found = list(faults)
-    if found:
-        shown = "; ".join(f"line {line}: {why}" for line, why in found[:SHOWN])
-        more = f"; and {len(found) - SHOWN} more lines" if len(found) > SHOWN else ""
-        raise ConfigError(f"{path}: {shown}{more}")
 
 
 def _column(

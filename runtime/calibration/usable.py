@@ -6,16 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...emulator.spec import CardSpec, load_card
-from ...isa.dtype import ALIASES, DTYPES
+from ...emulator.spec import CardSpec
 from ...isa.errors import ConfigError
-from ...isa.work import Unit
 from ..fidelity.subsets import SUBSETS
 from .parameters import KINDS_OF_OPS
-from .tables import Array, MeasuredTable
-
-TYPE_COLUMNS = {"gemm": "gemm_dtype", "prefill": "attn_dtype", "decode": "attn_dtype"}
-BASE_TYPES = {"fp8_block": "fp8"}
+from .plausible import check_plausible
+from .schema import TYPE_COLUMNS, operand_type
+from .tables import Array, MeasuredTable, names_of_cards
 
 
 def tables_of(card: CardSpec, tables: Sequence[MeasuredTable], library: str) -> tuple[list[MeasuredTable], list[str]]:
@@ -31,6 +28,7 @@ def tables_of(card: CardSpec, tables: Sequence[MeasuredTable], library: str) -> 
             usable = computed(card, table)
             if not usable.all():
                 notes.append(f"{table.path.name}: {int((~usable).sum())} rows of types that {card.name} lacks left out")
+            check_plausible(table, card)
             if usable.any():
                 kept.append(table.take(usable))
     return kept, notes
@@ -40,18 +38,11 @@ def _own(card: CardSpec, tables: Sequence[MeasuredTable]) -> list[MeasuredTable]
     """The tables of this card: by its names, or all where they lie in one folder that is named after no card."""
     own = [table for table in tables if table.card_name in (card.name, *card.aliases)]
     devices = list(dict.fromkeys(table.card_name for table in tables))
-    if own or (len(devices) == 1 and not _is_shipped(devices[0])):
+    if own or (len(devices) == 1 and devices[0] not in names_of_cards()):
         return own or list(tables)
     raise ConfigError(
         f"no table is of {card.name}: there are those of {', '.join(devices)}; name the folder after the card"
     )
-
-
-def _is_shipped(name: str) -> bool:
-    try:
-        return bool(load_card(name))
-    except ConfigError:
-        return False
 
 
 def computed(card: CardSpec, table: MeasuredTable) -> Array:
@@ -59,15 +50,10 @@ def computed(card: CardSpec, table: MeasuredTable) -> Array:
     if table.op not in TYPE_COLUMNS:
         return np.ones(len(table), bool)
     spelled = table.columns[TYPE_COLUMNS[table.op]]
-    native = card.native_dtypes(Unit.TENSOR)
-    taken = [name for name in dict.fromkeys(spelled.tolist()) if _base(name) in native and _base(name) in DTYPES]
+    kinds = {name: operand_type(name) for name in dict.fromkeys(spelled.tolist())}
+    taken = [name for name, kind in kinds.items() if kind is not None and kind.name in card.tensor.rate]
     mask: Array = np.isin(spelled, taken)
     return mask
-
-
-def _base(name: str) -> str:
-    base = BASE_TYPES.get(name, name)
-    return ALIASES.get(base, base)
 
 
 def relevant(table: MeasuredTable) -> Array:

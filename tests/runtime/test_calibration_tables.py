@@ -102,3 +102,35 @@ def test_what_is_no_measurement_is_refused_with_its_line_and_the_reason(tmp_path
 
 def test_a_folder_without_tables_says_what_is_known(tmp_path: Path) -> None:
     assert "generation_attention_LIBRARY" in refusal(tmp_path, notes="a\n1\n")
+
+
+FULL = "bfloat16,4096,8192,8192,1.0\n"  # 0.55 TFLOP: 0.556 ms at the peak of an H100, 23 is 40 times that and a launch
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (GEMM + ROWS + FULL.replace("1.0", "0.0010"), "line 4: 0.001 ms, and h100-sxm cannot compute it in less than"),
+        (GEMM + ROWS + FULL.replace("1.0", "1000"), "line 4: 1e+03 ms, over 23 ms"),
+        (GEMM + "bfloat16,1,4096,4096,0.00002\n", "line 2: 2e-05 ms is shorter than any launch takes"),
+    ],
+)
+def test_a_time_in_another_unit_is_caught_by_what_the_card_can_do(tmp_path: Path, text: str, said: str) -> None:
+    assert said in refusal(tmp_path, gemm=text)
+
+
+def test_a_message_in_bytes_is_caught_by_the_links_and_by_two_types_that_take_as_long(tmp_path: Path) -> None:
+    header = "op_name,nccl_dtype,num_gpus,message_size,latency_ms\n"
+    # 512 MiB of fp16 between 8 cards in 1.4 ms; the links carry 7/8 of that in 1.04 ms, and of twice as much in 2.09 ms
+    right = "all_gather,half,8,268435456,1.4\n"
+    assert len(read_measured(folder(tmp_path, nccl=header + right))[0]) == 1
+    wrong = right.replace("268435456", "536870912")
+    (tmp_path / "h100_sxm" / "nccl.csv").write_text(header + wrong)
+    with pytest.raises(
+        ConfigError, match=r"line 2: 536870912 elements in 1.4 ms pass the links .* message_size in bytes"
+    ):
+        read_measured(tmp_path)
+    slow = "all_gather,int8,8,16777216,0.31\nall_gather,half,8,16777216,0.32\n"
+    (tmp_path / "h100_sxm" / "nccl.csv").write_text(header + slow)
+    with pytest.raises(ConfigError, match="line 3: as many elements of one byte take as long as those of two"):
+        read_measured(tmp_path)
