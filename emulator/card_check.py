@@ -11,7 +11,6 @@ from ..isa.errors import SiltwinError
 from ..isa.work import MatmulShape, Unit, Work
 from .spec import CardSpec, peak_faults
 from .units.demand import demand
-from .units.tiles import ACCUMULATOR_BYTES
 
 Severity = Literal["error", "warning"]
 SLOWEST_CLOCK_HZ, FASTEST_CLOCK_HZ = 50_000_000, 10**10
@@ -21,7 +20,7 @@ SHORTEST_READ_S, LONGEST_READ_S = 0.001, 10.0  # of the whole HBM
 MOST_L2_TO_HBM = 50
 SUSTAINED = 0.6  # of the full clock: large products of a card whose peak takes the power of more than TDP / this
 LEAST_SUSTAINED = 0.25
-LINK_TOLERANCE = 0.02
+TOLERANCE = 0.02
 
 
 class Finding(NamedTuple):
@@ -163,6 +162,11 @@ def _l2(card: CardSpec) -> Iterator[Finding]:
             "warning", path, _giga(found), f"{_giga(MOST_L2_TO_HBM * hbm)} or less",
             f"over {MOST_L2_TO_HBM} times what HBM gives; is a unit wrong?",
         )  # fmt: skip
+    loads = card.cores.count * card.cores.load_bytes_per_cycle * card.clock_hz
+    if found > TOLERANCE * loads + loads:
+        yield Finding(
+            "warning", path, _giga(found), f"{_giga(loads)} or less", "more than cores.load_bytes_per_cycle can take"
+        )
     if card.l2.capacity_bytes >= card.hbm.capacity_bytes:
         yield Finding(
             "error", "l2.capacity_bytes", f"{card.l2.capacity_bytes / 2**30:.4g} GiB",
@@ -181,12 +185,6 @@ def _tiles(card: CardSpec) -> Iterator[Finding]:
     if refused:
         sizes = ", ".join(f"{level.name} {level.capacity_bytes / 1024:g} KiB" for level in card.sram)
         yield Finding("error", "sram", sizes, f"room for a tile of {', '.join(refused)}", next(iter(refused.values())))
-    row_bytes = card.tensor.columns * ACCUMULATOR_BYTES
-    if card.tensor.dataflow and card.sram_bytes("accumulator") < row_bytes:
-        yield Finding(
-            "error", "sram", f"{card.sram_bytes('accumulator')} B for sums", f"{row_bytes} B or more",
-            f"the sums of one row of {card.tensor.columns} columns leave the array together",
-        )  # fmt: skip
 
 
 def _waits(card: CardSpec) -> Iterator[Finding]:
@@ -211,7 +209,7 @@ def _links(card: CardSpec) -> Iterator[Finding]:
     link, node = card.link, card.node
     whole = link.ports * link.bandwidth_bytes_per_s
     stated = link.stated_bytes_per_s
-    if stated is not None and abs(whole - stated) > LINK_TOLERANCE * stated:
+    if stated is not None and abs(whole - stated) > TOLERANCE * stated:
         yield Finding(
             "error", "link.stated_bytes_per_s", _giga(stated), _giga(whole), "ports x bandwidth_bytes_per_s differs"
         )

@@ -37,7 +37,7 @@ def systolic_plan(
 ) -> SystolicPlan:
     """Products [rows[i], k] x [k, n], each `copies` times, of `bits`-bit elements, on the arrays of a card's cores.
 
-    Products follow one another, each dealt over all cores. SRAM that holds no row of sums counts as holding one.
+    Products follow one another, each dealt over all cores.
     """
     assert card.tensor.dataflow is not None
     depth, step = card.tensor.steps(dtype)
@@ -45,7 +45,7 @@ def systolic_plan(
     found = _products(
         rows, copies, n, ceil_div(k, depth), DATAFLOWS.index(card.tensor.dataflow), card.tensor.folds != "serial",
         card.tensor.rows, card.tensor.columns, step, depth * bits, card.cores.count,
-        card.cores.load_bytes_per_cycle, max(1, card.sram_bytes("accumulator") // row_bytes),
+        card.cores.load_bytes_per_cycle, card.sram_bytes("accumulator") // row_bytes,
     )  # fmt: skip
     return SystolicPlan(*found)
 
@@ -54,8 +54,9 @@ def systolic_plan(
 def _products(rows, copies, n, k, dataflow, pipelined, height, width, step, bits, cores, load, held):  # type: ignore[no-untyped-def]
     """(array cycles, cycles with loads, L2 bytes) of all products, `k` in elements of `bits` that a cell takes at once.
 
-    What streams past a stationary operand may be cut in parts, for other cores or because a core's accumulators hold
-    the sums of `held` rows only; the fastest number of parts up to one a core is taken.
+    What streams past a stationary operand may be cut in parts for other cores; the fastest number of parts up to one a
+    core is taken. Sums over several folds that a core's accumulators (of `held` rows) cannot keep are loaded and
+    stored again by each fold.
     """
     array = flow = num_bytes = np.int64(0)
     for m in rows:
@@ -67,18 +68,18 @@ def _products(rows, copies, n, k, dataflow, pipelined, height, width, step, bits
         chains, folds = copies * ceil_div(across, width), ceil_div(down, height)
         best_array, best_flow, best_bytes = np.int64(0), np.int64(MOST_CYCLES), np.int64(0)
         for parts in range(1, (1 if dataflow == OUTPUT else max(1, min(cores, stream))) + 1):
-            length, pieces = ceil_div(stream, parts), 1
-            if dataflow != OUTPUT:
-                pieces = ceil_div(length, held)
-                length = ceil_div(length, max(1, pieces))
-            alone, waiting, loaded = _fold(length, dataflow, height, width, step, bits, load)
+            length = ceil_div(stream, parts)
+            alone, loaded = _fold(length, dataflow, height, width, step, bits)
+            if dataflow != OUTPUT and folds > 1 and length > held:
+                loaded += 2 * length * width * ACCUMULATOR_BYTES
+            waiting = max(alone, loaded // load)
             whole = (length + height + width - 2 + (0 if dataflow == OUTPUT else height)) * step
             if not pipelined:
                 alone, waiting = whole, max(whole, waiting)
             if dataflow == OUTPUT:
                 turns, count = ceil_div(chains * folds, cores), chains * folds
             else:
-                turns, count = ceil_div(chains * parts, cores) * folds * pieces, chains * parts * folds * pieces
+                turns, count = ceil_div(chains * parts, cores) * folds, chains * parts * folds
             if turns * waiting + max(0, whole - waiting) < best_flow:
                 best_flow = turns * waiting + max(0, whole - waiting)
                 best_array = turns * alone + whole - alone
@@ -89,9 +90,7 @@ def _products(rows, copies, n, k, dataflow, pipelined, height, width, step, bits
 
 
 @njit(cache=True)
-def _fold(length, dataflow, height, width, step, bits, load):  # type: ignore[no-untyped-def]
-    """(cycles before the next fold may follow, the same where its loads take longer, bytes loaded) of one fold."""
+def _fold(length, dataflow, height, width, step, bits):  # type: ignore[no-untyped-def]
+    """(Cycles before the next fold may follow, bytes of operands) of one fold."""
     cells = height * width if dataflow != OUTPUT else width * length
-    loaded = (cells + height * length) * bits // 8
-    alone = max(length, height) * step
-    return alone, max(alone, loaded // load), loaded
+    return max(length, height) * step, (cells + height * length) * bits // 8

@@ -104,6 +104,15 @@ def test_narrow_elements_stream_faster_and_wide_ones_slower() -> None:
     assert [alone_ps(card, 16, 16, 64, dtype) for dtype in ("bf16", "int8", "fp32")] == [93_000, 61_000, 375_000]
 
 
+def test_sums_that_the_accumulators_cannot_keep_are_loaded_and_stored_by_each_fold() -> None:
+    small = {"cores__load_bytes_per_cycle": "32", "sram__1__capacity_bytes": "1KiB"}  # 16 rows of 16 sums
+    card = array(16, 16, "weight_stationary", **small)
+    # A fold of 32 rows takes 16 + 32 + 30 cycles; weights and rows are 1,536 bytes, sums there and back 4,096 more.
+    assert alone_ps(card, 32, 16, 16) == (78 - 1) * 1000
+    assert alone_ps(card, 32, 16, 32) == (2 * (1536 + 4096) // 32 - 1) * 1000
+    assert alone_ps(card, 16, 16, 32) == (2 * (16 + 16 + 30) - 1) * 1000, "16 rows are kept"
+
+
 def test_experts_follow_one_another_and_an_idle_one_takes_nothing() -> None:
     card = array(16, 16, "weight_stationary", tensor__folds="pipelined")
     one = alone_ps(card, 40, 64, 64) + 1000
