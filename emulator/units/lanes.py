@@ -19,7 +19,7 @@ from .rates import LONGEST_PS, PS_PER_S, capacities
 from .sustained import clock_fraction
 from .tensor import MOST_PRODUCTS, knobs_of, launch_ps, machine_of
 from .tiles import SLABS, TILES, search_lanes
-from .vector import MIN_LANE_TRIPS
+from .vector import MAP_OPS, MIN_LANE_TRIPS, reduce_ps, streams_of
 
 COMPUTE, HBM, SRAM, DISPATCH = (BOUNDS.index(name) for name in ("compute", "hbm", "sram", "dispatch"))
 
@@ -94,9 +94,13 @@ def _vector(work: Work, shape: VectorShape, num_bytes: Ints, card: CardSpec, lan
     cycles, load = np.where(better, split, whole), np.where(better, split_load, whole_load)
     cycles, load = np.where(empty, 0, cycles), np.where(empty, 0, load)
     compute_ps, load_ps = (rounded_up(count, PS_PER_S, card.clock_hz) for count in (cycles, load))
-    hbm_ps = rounded_up(num_bytes, PS_PER_S, card.hbm.attainable_bytes_per_s)
+    mapped_ps, gated_ps, reduced_ps = (rounded_up(num_bytes, PS_PER_S, per_s) for per_s in streams_of(card))
+    reduces = (shape.passes > 1) & ~empty
+    hbm_ps = np.where(_wide(work.ops, lanes) > MAP_OPS * rows * cols, gated_ps, mapped_ps)
+    hbm_ps = np.where(empty, 0, np.where(reduces, reduced_ps, hbm_ps))
     longest = np.maximum(np.maximum(compute_ps, load_ps), hbm_ps)
     bounds = np.where(longest == hbm_ps, HBM, np.where(longest == compute_ps, COMPUTE, SRAM))
+    longest = longest + np.where(reduces, reduce_ps(card), 0)
     return _demand(card, fixed_ps, longest, bounds, vector=cycles, hbm=num_bytes)
 
 

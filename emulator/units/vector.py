@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from ...isa.errors import ProgramError, UnsupportedError
 from ...isa.work import Unit, VectorShape, Work
 from ..spec import CardSpec
 from .rates import Bound, UnitDemand, demand_of, ps_for
 
+MAP, GATE, REDUCE = range(3)  # kinds of kernels
+MAP_OPS = 2  # operations an element that a kernel does beside its loads and stores at no cost
 MIN_LANE_TRIPS = 4  # a row is shared by cores only while each still makes this many trips through its lanes
 
 
@@ -28,10 +32,34 @@ def vector_demand(work: Work, card: CardSpec) -> UnitDemand:
     spread = max(1, min(card.cores.count // shape.rows, shape.cols // (lanes * MIN_LANE_TRIPS)))
     cycles, load_cycles = min((_cycles(work, shape, card, lanes, parts) for parts in (1, spread)), key=max)
     compute_ps, load_ps = ps_for(cycles, card.clock_hz), ps_for(load_cycles, card.clock_hz)
-    hbm_ps = ps_for(num_bytes, card.hbm.attainable_bytes_per_s)
+    hbm_ps = ps_for(num_bytes, streams_of(card)[kernel_of(work, shape)])
     longest = max(compute_ps, load_ps, hbm_ps)
     bound: Bound = "hbm" if longest == hbm_ps else "compute" if longest == compute_ps else "sram"
+    if shape.passes > 1:
+        longest += reduce_ps(card)
     return demand_of(card, fixed_ps, longest, bound, vector=cycles, hbm=num_bytes)
+
+
+def kernel_of(work: Work, shape: VectorShape) -> int:
+    """Which kind of kernel does a row-wise instruction: one that maps, that computes more, or that reduces first."""
+    if shape.passes > 1:
+        return REDUCE
+    return GATE if work.ops > MAP_OPS * shape.rows * shape.cols else MAP
+
+
+@lru_cache(maxsize=64)
+def streams_of(card: CardSpec) -> tuple[int, int, int]:
+    """Bytes a second that each kind of kernel streams from and to HBM, rounded down."""
+    tuning, attainable = card.tuning.vector, card.hbm.attainable_bytes_per_s
+    mapped, gated, reduced = (
+        max(1, int(attainable * share)) for share in (tuning.map_share, tuning.gate_share, tuning.reduce_share)
+    )
+    return mapped, gated, reduced
+
+
+def reduce_ps(card: CardSpec) -> int:
+    """Picoseconds that a reduction adds before the first result."""
+    return ps_for(round(card.tuning.vector.reduce_cycles), card.clock_hz)
 
 
 def _cycles(work: Work, shape: VectorShape, card: CardSpec, lanes: int, parts: int) -> tuple[int, int]:

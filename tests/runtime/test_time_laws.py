@@ -153,7 +153,7 @@ def test_what_a_small_models_prefill_takes_beyond_its_operations_are_passes_over
     passes_ps = sum(s.end_ps - s.start_ps for s in record.spans if s.mnemonic not in ("matmul", "attention"))
     whole_ps = record.end_ps - record.start_ps
     assert 1 <= ratio * (1 - passes_ps / whole_ps) <= PRODUCTS_WITHIN
-    assert ratio <= 1.55
+    assert ratio <= 1.65  # gates and norms reach but a share of the bandwidth
 
 
 SMALL = LLAMA | {
