@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..isa.work import FusedShape, Unit, Work
+from ..isa.work import FusedShape, GroupedShape, MatmulShape, Unit, Work
 from .spec import CardSpec
+from .units.tensor import tuning_of
 
 NJ_PER_J = 10**9
 PS_PER_S = 10**12
@@ -54,13 +55,15 @@ def _unstated(card: CardSpec, cards: int) -> Iterator[str]:
 def operations_nj(work: Work, clock_fraction: Any, card: CardSpec) -> Any:
     """Nanojoules of an instruction's operations at a fraction of the clock; arrays for a Work in lanes.
 
-    0 where the card does not state what its operations take.
+    0 where the card does not state what its operations take; products take the share of it that their tuning says.
     """
     if isinstance(work.shape, FusedShape):
         return sum(operations_nj(part, clock_fraction, card) for part in work.shape.parts)
     power, joules = card.power, None
     if work.unit is Unit.TENSOR and work.dtype is not None:
-        joules = power.energy_j_per_op.get(work.dtype.name)
+        joules = power.energy_j_per_op.get(work.dtype.name, 0.0)
+        if isinstance(work.shape, MatmulShape | GroupedShape):
+            joules *= tuning_of(card, work.shape).power
     elif work.unit is Unit.VECTOR:
         joules = power.energy_j_per_vector_op
     taken = np.rint(np.multiply(work.ops, (joules or 0.0) * NJ_PER_J * clock_fraction ** (power.voltage_exponent or 0)))

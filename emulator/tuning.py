@@ -13,9 +13,6 @@ LOG: dict[str, JsonValue] = {"log": True}  # a constant that is searched in its 
 UNTOLD = Evidence(evidence="assumed", source="siltwin's own default for kernels that nobody has measured")
 
 
-LOG = {"log": True}  # searched by its logarithm
-
-
 class ProductTuning(CardPart):
     """How a library's matrix products fall short of the card's tiles, loads and HBM.
 

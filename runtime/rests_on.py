@@ -24,12 +24,24 @@ TIME_SECTIONS = (
     "dispatch",
     "host",
     "tuning",
+    "power",
 )
 LINK_SECTIONS = ("link", "node")
-POWER = "power"  # what energy and temperatures are computed from
+POWER = "power"  # what energy and temperatures are computed from, and the clock that products sustain
+OF_HEAT = tuple(
+    f"{POWER}.{name}"
+    for name in (
+        "energy_j_per_vector_op",
+        "energy_j_per_link_byte",
+        "thermal_resistance_k_per_w",
+        "thermal_capacity_j_per_k",
+        "ambient_c",
+        "limit_c",
+    )
+)
 MEMORY_PATHS = ("hbm.capacity_bytes", "hbm.reserved_bytes")
 # Numbers in those sections that no time is computed from.
-TIMELESS = (*MEMORY_PATHS, "l2.capacity_bytes", "tensor.stated_peak_ops_per_s", "node.cards", "link.ports")
+TIMELESS = (*MEMORY_PATHS, *OF_HEAT, "l2.capacity_bytes", "tensor.stated_peak_ops_per_s", "node.cards", "link.ports")
 # What a named cluster says in the card's place.
 OF_THE_CLUSTER = ("node", "link.bandwidth_bytes_per_s", "link.latency_ps", "tuning.collective")
 BETWEEN_CARDS = ("dispatch.link_ps", "tuning.collective")

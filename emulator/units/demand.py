@@ -13,7 +13,7 @@ from .attention import attention_demand
 from .dma import dma_demand, host_demand
 from .latent import latent_demand
 from .link import link_demand
-from .rates import UnitDemand, demand_of, ps_for
+from .rates import Bound, UnitDemand, demand_of, ps_for
 from .residual import corrected
 from .tensor import tensor_demand
 from .vector import vector_demand
@@ -58,13 +58,16 @@ def _physics(work: Work, card: CardSpec) -> UnitDemand:
 
 def _fused_demand(work: Work, shape: FusedShape, card: CardSpec) -> UnitDemand:
     """One launch: its parts one after the other, from operands on the chip, under what the whole moves of HBM."""
-    fixed_ps, alone_ps, amounts = 0, 0, Counter[str]()
+    fixed_ps, alone_ps, amounts, clocked_ps = 0, 0, Counter[str](), 0.0
     for part in shape.parts:
         if part.unit is Unit.DMA:
             continue  # the cores store in the place of an engine, and the bytes are the whole's
         asked = _physics(replace(part, read_bytes=0, write_bytes=0), card)
         fixed_ps, alone_ps = max(fixed_ps, asked.fixed_ps), alone_ps + asked.alone_ps
         amounts.update(dict(asked.amounts))
+        clocked_ps += asked.alone_ps * asked.clock_fraction
     num_bytes = max(work.read_bytes + work.write_bytes, amounts.pop("hbm", 0))
     hbm_ps = ps_for(num_bytes, card.hbm.attainable_bytes_per_s)
-    return demand_of(card, fixed_ps, alone_ps, "hbm" if hbm_ps > alone_ps else "compute", hbm=num_bytes, **amounts)
+    bound: Bound = "hbm" if hbm_ps > alone_ps else "compute"
+    asked = demand_of(card, fixed_ps, alone_ps, bound, hbm=num_bytes, **amounts)
+    return replace(asked, clock_fraction=clocked_ps / alone_ps if alone_ps else 1.0)

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from siltwin.emulator.card_parts import Power
-from siltwin.emulator.energy import joules_of, operations_nj, unstated
+from siltwin.emulator.energy import Drawn, joules_of, operations_nj, unstated
 from siltwin.emulator.spec import card_names, load_card, override
 from siltwin.emulator.thermal import Thermal, at_clock
+from siltwin.emulator.units.demand import demand
 from siltwin.isa.dtype import BF16
-from siltwin.isa.work import FusedShape, Unit, Work
+from siltwin.isa.work import FusedShape, MatmulShape, Unit, Work
 
 POWER = {
     "power.idle_w": "100",
@@ -66,6 +67,20 @@ def test_a_card_at_a_throttle_step_asks_and_takes_what_that_clock_says() -> None
     assert (half.clock_hz, half.evidence) == (card.clock_hz // 2, card.evidence)
     product = Work(Unit.TENSOR, ops=10**9, dtype=BF16)
     assert operations_nj(product, 1.0, half) == 250_000
+
+
+@pytest.mark.parametrize("share", ["1", "1.3"])
+def test_a_product_that_the_tdp_holds_draws_just_that(share: str) -> None:
+    card = override(load_card("h100-sxm"), {"tuning.matmul.power": share})
+    size = 8192
+    work = Work(Unit.TENSOR, 2 * size**3, 4 * size**2, 2 * size**2, BF16, MatmulShape(size, size, size))
+    asked = demand(work, card)
+    assert asked.clock_fraction < 0.95
+    drawn = Drawn(operations_nj(work, asked.clock_fraction, card), dict(asked.amounts)["hbm"], 0)
+    assert joules_of(card, asked.alone_ps, drawn).total / (asked.alone_ps / 1e12) == pytest.approx(700, rel=1e-6)
+    # What is fused of it and of little else sustains the same.
+    fused = Work(Unit.TENSOR, work.ops, work.read_bytes, work.write_bytes, BF16, FusedShape((work,)))
+    assert demand(fused, card).clock_fraction == pytest.approx(asked.clock_fraction, abs=0.01)
 
 
 @pytest.mark.parametrize("name", [name for name in card_names() if load_card(name).power != Power()])

@@ -51,7 +51,8 @@ def test_time_rests_on_links_only_where_cards_communicate() -> None:
 def test_sizes_of_memory_and_stated_peaks_are_no_ground_for_time() -> None:
     card = load_card("ascend-910b2")
     assumed = figures(card, 2)[0].assumed
-    assert not {"hbm.reserved_bytes", "hbm.capacity_bytes", "power.tdp_w", "node.cards"} & set(assumed)
+    assert not {"hbm.reserved_bytes", "hbm.capacity_bytes", "power.limit_c", "node.cards"} & set(assumed)
+    assert {"power.tdp_w", "power.energy_j_per_op"} <= set(assumed)  # by which products sustain a clock
     assert {"hbm.latency_ps", "hbm.attainable_fraction", "dispatch.tensor_ps"} <= set(assumed)
 
 
