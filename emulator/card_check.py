@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
+from ..interconnect.kinds import KINDS
 from ..isa.dtype import BF16, DTYPES
 from ..isa.errors import SiltwinError
 from ..isa.work import MatmulShape, Unit, Work
@@ -219,6 +220,14 @@ def _links(card: CardSpec) -> Iterator[Finding]:
             f"{_giga(card.hbm.bandwidth_bytes_per_s / max(1, link.ports))} or less",
             "all ports together outrun the HBM that feeds them",
         )  # fmt: skip
+    if node.topology not in KINDS:
+        yield Finding(
+            "error", "node.topology", node.topology, f"one of {', '.join(sorted(KINDS))}", "there is no such topology"
+        )
+    elif node.cards > (most := KINDS[node.topology].max_cards):
+        yield Finding(
+            "error", "node.cards", str(node.cards), f"{most} or less", f"the most that a {node.topology} is built for"
+        )
     peers = {"full_mesh": node.cards - 1, "ring": min(2, node.cards - 1)}.get(node.topology, min(1, node.cards - 1))
     if node.ports_to_peer * peers > link.ports:
         yield Finding(

@@ -7,6 +7,7 @@ import pytest
 from siltwin.emulator.card_check import check_card
 from siltwin.emulator.card_family import card_names
 from siltwin.emulator.spec import load_card, override, read_card
+from siltwin.interconnect.kinds import KINDS
 
 FILE = """
 extends: h100-sxm
@@ -61,6 +62,8 @@ def test_nothing_is_wrong_or_odd_in_any_shipped_card() -> None:
         ({"link.ports": "17"}, "error", "link.stated_bytes_per_s", "425.0 GB/s"),
         ({"link.ports": "12"}, "error", "node.ports_to_peer", "12 ports for 1 neighbours of a switch"),
         ({"link.bandwidth_bytes_per_s": "250GB/s"}, "warning", "link.bandwidth_bytes_per_s", "186.1 GB/s or less"),
+        ({"node.topology": "switches"}, "error", "node.topology", f"one of {', '.join(sorted(KINDS))}"),
+        ({"node.cards": "1_000_000"}, "error", "node.cards", f"{KINDS['switch'].max_cards} or less"),
         ({"host.bandwidth_bytes_per_s": "4TB/s"}, "warning", "host.bandwidth_bytes_per_s", "below 3,350.0 GB/s"),
         ({"power.tdp_w": "400"}, "warning", "power.energy_j_per_op.bf16", "517 W or less"),
         ({"power.tdp_w": "200"}, "error", "power.energy_j_per_op.bf16", "183 W or less"),
