@@ -104,8 +104,8 @@ class VectorTuning(CardPart):
 class CollectiveTuning(CardPart):
     """How a communication library sends in a card's own node; a named cluster states protocols of its own.
 
-    `start_cycles` of the card's clock pass before a collective's first byte, `peers_start_cycles` where messages go
-    from peer to peer (all-to-all, send), and `step_cycles` at every step beside the links' latency. Bytes get `share`
+    `start_cycles` of the card's clock pass before a collective's first byte, `peers_start_cycles` where it opens
+    all peers at once (all-to-all), and `step_cycles` at every step beside the links' latency. Bytes get `share`
     of the links' bandwidth, `switch_share` where the switch adds them. A chunk of the pipeline costs `ramp_cycles`: as
     `ramp_ps` of a protocol. The defaults lie between what NCCL takes on A100 and on H100 nodes.
     """

@@ -134,13 +134,11 @@ def _protocols(card: CardSpec) -> dict[str, Any]:
 
 
 def _choices(kind: str) -> Iterator[dict[str, Any]]:
-    """Rings through a switch, at every size, as NCCL's; what goes from peer to peer is sent by its own protocol."""
+    """Rings through a switch, at every size, as NCCL's; an all-to-all opens all peers by a protocol of its own."""
     if kind == "switch":
         for collective in ("all_reduce", "all_gather", "reduce_scatter"):
             yield {"collective": collective, "algorithm": "ring", "protocol": LIBRARY}
         yield {"collective": "all_to_all", "algorithm": "direct", "protocol": PEERS}
-    for collective in ("send_recv", "send_recv_reduce"):
-        yield {"collective": collective, "algorithm": "direct", "protocol": PEERS}
 
 
 def _in_switch(spec: ClusterSpec, collective: str, ranks: int, dtype: DType) -> tuple[Choice, ...]:

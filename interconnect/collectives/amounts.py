@@ -19,6 +19,7 @@ from .sums import at_members
 PS_PER_S = 10**12
 KEPT_BYTES = 1 << 27
 TWO_BUFFERS = frozenset({"all_gather", "reduce_scatter", "all_to_all"})
+TRANSFERS = ("send_recv", "send_recv_reduce")
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,11 @@ class Measured:
         return replace(self, protocol=protocol)
 
     @property
+    def _members(self) -> int:
+        """Those whose own shares go through the pipeline beside what crosses links."""
+        return 0 if self.plan.collective in TRANSFERS else self.plan.size
+
+    @property
     def step_latency_ps(self) -> Ints:
         """Picoseconds of every step beside its bytes, int64 [steps]; what the protocol costs once is in the first."""
         latency_ps = self.wire_latency_ps + self.protocol.latencies(self.plan.moves.streamed)
@@ -131,7 +137,7 @@ class Measured:
     @property
     def flow_ps(self) -> int:
         """As in GroupAmounts."""
-        return self.protocol.flow_ps(self.terms, self.plan.size)
+        return self.protocol.flow_ps(self.terms, self._members)
 
     @property
     def latency_ps(self) -> int:
@@ -145,7 +151,7 @@ class Measured:
         for pattern, ends, reducers in self.plan.busy:
             some = self.sizes[pattern.rows]
             moved[pattern.steps], reduced[pattern.steps] = ends.most(some), reducers.most(some)
-        return StepProfile(self.protocol.flows_ps(self.terms, self.plan.size), self.step_latency_ps, moved, reduced)
+        return StepProfile(self.protocol.flows_ps(self.terms, self._members), self.step_latency_ps, moved, reduced)
 
 
 def plan_cost(plan: Plan, part_bytes: Sequence[int]) -> PlanAmounts:

@@ -25,7 +25,8 @@ class Protocol:
     latency at every step that is not streamed, and `bandwidth_ppm`, millionths, of every link's bandwidth (flags among
     the bytes, headers and copies take the rest). `ramp_ps` is what a chunk of its pipeline costs: bytes of n members
     that flow for t alone, cut into as many chunks as is best, take sqrt(t * n / (n - 1) * ramp_ps) longer (a member's
-    own share, which crosses no link, goes through the pipeline too), spread over the steps by their share of t.
+    own share, which crosses no link, goes through the pipeline too; a transfer of one member to one other has none, and
+    counts no members), spread over the steps by their share of t.
     `copy_bytes_per_s` is how fast a member takes its own share from one buffer to the other where the collective has
     two (0: it costs nothing).
     """
@@ -37,7 +38,7 @@ class Protocol:
     ramp_ps: int = 0
     copy_bytes_per_s: int = 0
 
-    def flow_ps(self, steps: Sequence[Terms], members: int) -> int:
+    def flow_ps(self, steps: Sequence[Terms], members: int = 0) -> int:
         """Picoseconds of all steps' bytes: one ceiling of the exact sum, and the ramp."""
         total: Counter[int] = Counter()
         for terms in steps:
@@ -46,7 +47,7 @@ class Protocol:
         alone = _picoseconds(total)
         return self._slowed(alone) + self._ramp(alone, members)
 
-    def flows_ps(self, steps: Sequence[Terms], members: int) -> Ints:
+    def flows_ps(self, steps: Sequence[Terms], members: int = 0) -> Ints:
         """Picoseconds of every step's bytes, each rounded up, and its share of the ramp; int64 [steps]."""
         known: dict[tuple[tuple[int, int], ...], Fraction] = {}  # most steps are alike
         alone = []
@@ -69,7 +70,8 @@ class Protocol:
         return _ceiling(alone_ps * WHOLE_PPM / self.bandwidth_ppm)
 
     def _ramp(self, alone_ps: Fraction, members: int) -> int:
-        return math.isqrt(_ceiling(alone_ps * members / max(1, members - 1)) * self.ramp_ps)
+        in_pipeline = alone_ps * members / (members - 1) if members > 1 else alone_ps
+        return math.isqrt(_ceiling(in_pipeline) * self.ramp_ps)
 
     def once_ps(self, own_bytes: int) -> int:
         """What it costs once: the start, and the largest own share taken from one buffer to the other."""
