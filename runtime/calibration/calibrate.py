@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +24,7 @@ from .tables import Array, MeasuredTable
 from .usable import relevant, tables_of
 
 RELEVANT_ROWS, OTHER_ROWS = 900, 600  # of a table, that a physics fit looks at
+OTHER_WEIGHT = 0.1  # of a row that is none of the relevant ones
 JUDGED_ROWS = 2000  # of a table's held-out rows
 FEWEST = 30  # points, below which there is more to gain by measuring than by fitting
 POINTS_PRIOR, ROWS_PRIOR = 3.0, 0.3  # how many rows a constant's default weighs
@@ -142,9 +143,10 @@ def _points(tables: list[MeasuredTable], ask: Ask) -> list[MeasuredTable]:
 
 
 def _parts(table: MeasuredTable, seed: int) -> list[MeasuredTable]:
-    """The rows that a physics fit looks at: many of the relevant ones, and some of all others."""
+    """The rows that a physics fit looks at: many of the relevant ones, and some of all others at little weight."""
     mask = relevant(table)
-    parts = [sampled(table.take(mask), RELEVANT_ROWS, seed), sampled(table.take(~mask), OTHER_ROWS, seed)]
+    others = sampled(table.take(~mask), OTHER_ROWS, seed)
+    parts = [sampled(table.take(mask), RELEVANT_ROWS, seed), replace(others, weights=OTHER_WEIGHT * others.weights)]
     return [part for part in parts if len(part)]
 
 
