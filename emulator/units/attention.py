@@ -13,8 +13,8 @@ from ...isa.errors import ProgramError
 from ...isa.work import AttentionShape, Work
 from ..card_parts import CardPart
 from ..spec import CardSpec
-from .attention_tiles import schedule
-from .rates import UnitDemand, demand_of, ps_for
+from .attention_tiles import DECODED, schedule
+from .rates import PS_PER_S, UnitDemand, demand_of, ps_for
 from .tensor import bound_of, machine_of
 
 PS_PER_NS = 1000
@@ -40,6 +40,13 @@ class AttentionLoad(NamedTuple):
     chunk: int = 0
     soft_capped: bool = False
 
+    @property
+    def decoded(self) -> AttentionLoad:
+        """The last new tokens of each sequence alone, as many as a decode kernel takes; itself where these are all."""
+        if max(self.q_lens) <= DECODED:
+            return self
+        return self._replace(q_lens=tuple([min(q_len, DECODED) for q_len in self.q_lens]))
+
 
 class AttentionPlan(NamedTuple):
     """How long attention holds the cores, in picoseconds, and why; cycles are shared by all cores.
@@ -61,6 +68,10 @@ class AttentionPlan(NamedTuple):
     def time_ps(self, hbm_ps: float, l2_ps: float) -> float:
         """Time alone beside so much traffic of HBM and of L2."""
         return max(self.flow_ps, hbm_ps + self.hbm_ps, l2_ps) + self.combine_ps
+
+    def whole_ps(self, hbm_ps: float, l2_ps: float) -> float:
+        """The same with its launch."""
+        return self.launch_ps + self.time_ps(hbm_ps, l2_ps)
 
 
 class _Machine(NamedTuple):
@@ -86,32 +97,29 @@ def _numbers(kind: CardPart) -> Floats:
 
 
 def attention_plan(load: AttentionLoad, dtype: DType, card: CardSpec) -> AttentionPlan:
-    """The schedule of attention in one element type; caches are cut where that is faster."""
-    ps_per_cycle = machine_of(card, dtype).ps_per_cycle
-    machine, decode = _machine_of(card, dtype), card.tuning.decode
-    whole, cut, tensor, vector, read, d_read, loads, prefills, decodes = schedule(
+    """The schedule of attention in one element type by one kernel, that cuts caches where it is faster so."""
+    ps_per_cycle, machine = machine_of(card, dtype).ps_per_cycle, _machine_of(card, dtype)
+    decodes = load.decoded is load
+    whole, cut, tensor, vector, read, rows_read, loads = schedule(
         np.array(load.q_lens, np.int64), np.array(load.kv_lens, np.int64), load.group, load.kv_heads,
         (load.qk_dim, load.v_dim), (load.window, load.chunk, int(load.soft_capped)), float(load.row_bytes),
-        machine.core, machine.prefill, machine.decode,
+        machine.core, machine.decode if decodes else machine.prefill, decodes,
     )  # fmt: skip
-    alone_ps = ps_for(1, 1) / card.hbm.attainable_bytes_per_s * min(load.cache_bytes, d_read * load.row_bytes)
-    combine_ps = decode.combine_ns * PS_PER_NS if decodes else 0.0
-    whole_ps, cut_ps = whole * ps_per_cycle, cut * ps_per_cycle
-    if whole_ps <= cut_ps + combine_ps:
-        cut_ps, combine_ps = whole_ps, 0.0
-    launches = [card.tuning.prefill.launch_ns] * prefills + [decode.launch_ns] * decodes
+    launch_ns, flow, combine_ps, stall_ps, hbm_ps = card.tuning.prefill.launch_ns, cut, 0.0, 0.0, 0.0
+    if decodes:
+        tuning = card.tuning.decode
+        read_bytes = min(load.cache_bytes, rows_read * load.row_bytes)
+        alone_ps = read_bytes * PS_PER_S / card.hbm.attainable_bytes_per_s
+        launch_ns, combine_ps = tuning.launch_ns, tuning.combine_ns * PS_PER_NS
+        stall_ps, hbm_ps = tuning.stall * alone_ps, (1 / tuning.bandwidth_fraction - 1) * alone_ps
+        if whole * ps_per_cycle <= cut * ps_per_cycle + combine_ps:
+            flow, combine_ps = whole, 0.0
     rows = sum(load.q_lens) * load.group * load.kv_heads
     l2_bytes = int(read * load.row_bytes) + rows * dtype.bytes_of(load.qk_dim + load.v_dim)
     return AttentionPlan(
-        round(PS_PER_NS * max(launches, default=0.0)),
-        cut_ps + decode.stall * alone_ps,
-        (1 / decode.bandwidth_fraction - 1) * alone_ps,
-        combine_ps,
-        math.ceil(tensor),
-        math.ceil(vector),
-        l2_bytes,
-        loads,
-    )
+        round(PS_PER_NS * launch_ns), flow * ps_per_cycle + stall_ps, hbm_ps, combine_ps, math.ceil(tensor),
+        math.ceil(vector), l2_bytes, loads,
+    )  # fmt: skip
 
 
 def attention_demand(work: Work, shape: AttentionShape, card: CardSpec) -> UnitDemand:
@@ -132,10 +140,13 @@ def attention_demand(work: Work, shape: AttentionShape, card: CardSpec) -> UnitD
         shape.v_dim, work.dtype.bytes_of(shape.qk_dim + shape.v_dim), max(0, work.read_bytes - query_bytes),
         shape.window, shape.chunk, shape.soft_capped,
     )  # fmt: skip
-    plan, machine = attention_plan(load, work.dtype, card), machine_of(card, work.dtype)
+    plan, ps_per_l2_byte = attention_plan(load, work.dtype, card), machine_of(card, work.dtype).ps_per_l2_byte
     if card.l2 is None:
         num_bytes = max(num_bytes, plan.l2_bytes)
-    hbm_ps, l2_ps = ps_for(num_bytes, card.hbm.attainable_bytes_per_s), plan.l2_bytes * machine.ps_per_l2_byte
+    hbm_ps, l2_ps = ps_for(num_bytes, card.hbm.attainable_bytes_per_s), plan.l2_bytes * ps_per_l2_byte
+    if load.decoded is not load:  # prefill has other kernels, but more tokens never take less time than the last few
+        fewer = attention_plan(load.decoded, work.dtype, card)
+        plan = max(plan, fewer._replace(l2_bytes=plan.l2_bytes), key=lambda plan: plan.whole_ps(hbm_ps, l2_ps))
     compute_ps = 0.0 if plan.loads > 0.5 else plan.flow_ps
     return demand_of(
         card,

@@ -16,8 +16,8 @@ D_TILE, D_MATRIX, D_IMBALANCE, D_PARTS, D_LONE_PARTS, D_PORT = range(1, 7)
 QUERY_ROWS = 128  # least rows of a query tile, which fills the array: the heads of one group times tokens
 DECODE_ROWS = 64  # rows that a tile of decode is filled up to
 KV_BLOCK = 128  # tokens of the cache that a tile advances by: half of the last one is wasted on average
-DECODED = 8  # new tokens of a sequence up to which the decode kernel takes it
-SPLIT_FILL = 0.8  # the share of the cores that tiles must leave idle before caches are cut
+DECODED = 8  # new tokens of every sequence up to which the decode kernel takes them
+SPLIT_FILL = 0.8  # the share of the cores that tiles may keep busy before caches are cut no further
 APPEND_BYTES = 2048  # of a cache row beyond which writing one takes a core no longer
 DECODE_SOFTMAX = 5.0  # lane operations a score of decode, beside its exponential
 SOFT_CAP_OPS = 4  # lane operations where scores are capped: divide, two for a tanh, multiply
@@ -49,97 +49,113 @@ def _seen_by_tiles(tiles, q_len, kv_len, step, window, chunk):  # type: ignore[n
     """(Tokens of the cache that the tiles see, summed; those of the tile that sees most).
 
     A tile holds `step` new tokens, and sees all up to its own last one, inside the window or chunk if there is one.
+    Tiles are laid from the last token back, so that one more never sees less.
     """
-    past = kv_len - q_len
-    most = min(float(kv_len), window + step if window else chunk + step if chunk else float(kv_len))
+    most = float(kv_len)
+    if window or chunk:
+        most = min(most, (window or chunk) + step)
     if chunk:
         seen = 0.0
         for tile in range(tiles):
-            first = past + int(tile * step)
-            seen += min(past + (tile + 1) * step, float(kv_len)) - first // chunk * chunk
+            end = kv_len - tile * step
+            first = int(max(float(kv_len - q_len), end - step))
+            seen += end - first // chunk * chunk
         return seen, most
-    growing = tiles
-    if window:  # tiles up to which all is seen
-        growing = int(min(float(tiles), max(0.0, np.floor((window - past) / step) + 1)))
-    seen = growing * past + step * growing * (growing + 1) / 2.0
-    if growing == tiles:
-        seen -= tiles * step - q_len  # the last tile may hold fewer tokens
-    return seen + (tiles - growing) * (window + step), most
-
-
-@njit(cache=True)
-def _seen_by_row(q_len, kv_len, window, chunk):  # type: ignore[no-untyped-def]
-    """Tokens of the cache that any of a few new tokens sees."""
+    full = 0  # tiles that see a whole window
     if window:
-        return min(kv_len, window + q_len - 1)
-    return kv_len - (kv_len - q_len) // chunk * chunk if chunk else kv_len
+        full = int(min(float(tiles), max(0.0, np.ceil((kv_len - window) / step) - 1)))
+    growing = (tiles - full) * float(kv_len) - step * (tiles * (tiles - 1) - full * (full - 1)) / 2.0
+    return growing + full * (window + step), most
 
 
 @njit(cache=True)
-def schedule(q_lens, kv_lens, group, kv_heads, dims, limits, row_bytes, core, prefill, decode):  # type: ignore[no-untyped-def]
+def _seen_by_few(tiles, q_len, kv_len, window, chunk):  # type: ignore[no-untyped-def]
+    """The same for tiles of a few new tokens, each of which sees what any of them does."""
+    seen = float(kv_len)
+    if window:
+        seen = float(min(kv_len, window + q_len - 1))
+    elif chunk:
+        seen -= (kv_len - q_len) // chunk * chunk
+    return tiles * seen, seen
+
+
+@njit(cache=True)
+def _prefill_rates(dims, capped, row_bytes, core, tuning):  # type: ignore[no-untyped-def]
+    """Cycles of a tile's (start, token, loads of a token, array for a token, lanes for a token)."""
+    array = _array_cycles(max(QUERY_ROWS, core[ROWS]), dims, core)
+    lanes = _lane_cycles(max(QUERY_ROWS, core[ROWS]), tuning[P_SOFTMAX], capped, core)
+    busy, load = array / tuning[P_MATRIX], row_bytes / core[LOAD]
+    busy = max(busy, lanes) + (1.0 - tuning[P_OVERLAP]) * min(busy, lanes)
+    return tuning[P_TILE] + 2 * core[FILL], max(busy, load), load, array, lanes
+
+
+@njit(cache=True)
+def _decode_rates(rows, dims, capped, row_bytes, core, tuning):  # type: ignore[no-untyped-def]
+    """The same for a tile with as many rows in use: memory's, unless they are many."""
+    filled = _ceil(min(rows, max(QUERY_ROWS, core[ROWS])), DECODE_ROWS) * DECODE_ROWS
+    array, lanes = _array_cycles(filled, dims, core), _lane_cycles(filled, DECODE_SOFTMAX, capped, core)
+    load = row_bytes / (core[LOAD] * tuning[D_PORT])
+    return tuning[D_TILE] + 2 * core[FILL], max(array / tuning[D_MATRIX], lanes, load), load, array, lanes
+
+
+@njit(cache=True)
+def _ends(starts, wholes, shorts, even, total, imbalance, cores):  # type: ignore[no-untyped-def]
+    """Cycles until all cores are done, (with caches whole, with caches cut as far as keeps every core busy).
+
+    A tile starts and then takes as long as `wholes` say, or, cut, no less than `shorts`; `total` is the sum over tiles,
+    and `even` what they would take without their starts if all of a sequence were as long as its longest.
+    """
+    fair = even / (SPLIT_FILL * cores)
+    whole, cut = 0.0, 0.0
+    for sequence in range(starts.size):
+        whole = max(whole, starts[sequence] + wholes[sequence])
+        cut = max(cut, starts[sequence] + max(shorts[sequence], min(wholes[sequence], fair)))
+    return max(whole, total / cores + imbalance * whole), max(cut, total / cores + imbalance * cut)
+
+
+@njit(cache=True)
+def schedule(q_lens, kv_lens, group, kv_heads, dims, limits, row_bytes, core, tuning, decodes):  # type: ignore[no-untyped-def]
     """Attention of sequences with `q_lens` new tokens over `kv_lens` cached ones, each kv head serving `group` heads.
 
     `dims` are the elements of a key and of a value; `limits` are window, chunk, and 1 where scores are softly capped.
-    A tile reads `row_bytes` of each token of one kv head. Returns cycles: (flow with caches whole, flow with caches
-    cut, of the array, of the lanes), the last two shared by all cores; then tile-tokens read, tokens read by decoding
-    sequences, the share of the flow that loads outlast, and whether sequences of either kind are there.
+    A tile reads `row_bytes` of each token of one kv head. `tuning` are the constants of decode or, unless `decodes`, of
+    prefill. Returns cycles: (flow with caches whole, flow with caches cut, of the array, of the lanes), the last two
+    shared by all cores; then the tokens that tiles read, those that kv heads do, and the part of the flow that waits
+    for loads.
 
     A tile's time is that of its start and of every token it sees: array and lanes, which overlap in part, or loads
     where these outlast them. The flow is the longest tile's or, where that is more, all tiles' shared by the cores and
     the part of the longest by which the cores do not end together. Tiles of a few new tokens are memory's: a core draws
-    a part of what its port could carry. Caches are cut where tiles leave cores idle, and shorten the longest tile.
+    a part of what its port could carry.
     """
-    query_rows = max(QUERY_ROWS, core[ROWS])
-    p_array = _array_cycles(query_rows, dims, core)
-    p_lanes = _lane_cycles(query_rows, prefill[P_SOFTMAX], limits[2], core)
-    p_busy, p_load = p_array / prefill[P_MATRIX], row_bytes / core[LOAD]
-    p_busy = max(p_busy, p_lanes) + (1.0 - prefill[P_OVERLAP]) * min(p_busy, p_lanes)
-    p_token = max(p_busy, p_load)
-    d_load = row_bytes / (core[LOAD] * decode[D_PORT])
-    append = prefill[P_APPEND] * min(1.0, kv_heads * row_bytes / APPEND_BYTES)
-    step = query_rows / group
-    items, most_rows = 0, min(query_rows, DECODED * group)
-    for sequence in range(q_lens.size):
-        items += _ceil(q_lens[sequence] * group, query_rows) * kv_heads
-    idle = SPLIT_FILL * core[CORES] / max(1, items)
-    total, arrays, lanes, loads, read, d_read = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
-    longest = np.zeros(2)
-    slack = np.zeros(2)
-    prefills, decodes = False, False
+    starts, wholes, shorts = np.zeros(q_lens.size), np.zeros(q_lens.size), np.zeros(q_lens.size)
+    total, even, arrays, lanes, loads, read, rows_read = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    most_parts, query_rows = tuning[P_PARTS], max(QUERY_ROWS, core[ROWS])
+    rates = _prefill_rates(dims, limits[2], row_bytes, core, tuning)
     for sequence in range(q_lens.size):
         q_len, kv_len = q_lens[sequence], kv_lens[sequence]
         if q_len == 0:
             continue
         tiles = _ceil(q_len * group, query_rows)
-        if q_len > DECODED:
-            prefills = True
-            seen, most = _seen_by_tiles(tiles, q_len, kv_len, step, limits[0], limits[1])
-            seen, most = seen + tiles * KV_BLOCK / 2, most + KV_BLOCK / 2
-            start, token, load, parts = prefill[P_TILE] + 2 * core[FILL], p_token, p_load, prefill[P_PARTS]
-            array, lane, late = p_array, p_lanes, prefill[P_IMBALANCE]
-            total += q_len * append
+        if decodes:
+            most_parts = tuning[D_PARTS] if q_len * group > 1 else tuning[D_LONE_PARTS]
+            seen, most = _seen_by_few(tiles, q_len, kv_len, limits[0], limits[1])
+            rates = _decode_rates(q_len * group, dims, limits[2], row_bytes, core, tuning)
         else:
-            decodes = True
-            rows = _ceil(min(q_len * group, most_rows), DECODE_ROWS) * DECODE_ROWS
-            most = float(_seen_by_row(q_len, kv_len, limits[0], limits[1]))
-            seen = tiles * most
-            array, lane = _array_cycles(rows, dims, core), _lane_cycles(rows, DECODE_SOFTMAX, limits[2], core)
-            start, load = decode[D_TILE] + 2 * core[FILL], d_load
-            token = max(array / decode[D_MATRIX], lane, d_load)
-            parts = decode[D_PARTS] if q_len * group > 1 else decode[D_LONE_PARTS]
-            late = decode[D_IMBALANCE]
-            d_read += kv_heads * most
+            seen, most = _seen_by_tiles(tiles, q_len, kv_len, query_rows / group, limits[0], limits[1])
+            seen, most = seen + tiles * KV_BLOCK / 2, most + KV_BLOCK / 2
+            total += q_len * tuning[P_APPEND] * min(1.0, kv_heads * row_bytes / APPEND_BYTES)
+        start, token, load, array, lane = rates
         read += kv_heads * seen
+        rows_read += kv_heads * most
         total += kv_heads * (tiles * start + seen * token)
+        even += kv_heads * tiles * most * token
         arrays += kv_heads * (seen * array + tiles * 2 * core[FILL])
         lanes += kv_heads * seen * lane
-        if load >= token:
-            loads += kv_heads * seen * token
-        cut = max(1.0, min(idle, parts, most / KV_BLOCK))
-        for place, length in enumerate((start + most * token, start + most / cut * token)):
-            longest[place] = max(longest[place], length)
-            slack[place] = max(slack[place], late * length)
-    whole = max(longest[0], total / core[CORES] + slack[0])
-    shortened = max(longest[1], total / core[CORES] + slack[1])
+        loads += kv_heads * seen * token if load >= token else 0.0
+        starts[sequence], wholes[sequence] = start, most * token
+        shorts[sequence] = max(most / most_parts, min(most, KV_BLOCK)) * token
     cores = core[CORES]
-    return whole, shortened, arrays / cores, lanes / cores, read, d_read, loads / max(1.0, total), prefills, decodes
+    imbalance = tuning[D_IMBALANCE] if decodes else tuning[P_IMBALANCE]
+    whole, cut = _ends(starts, wholes, shorts, even, total, imbalance, cores)
+    return whole, cut, arrays / cores, lanes / cores, read, rows_read, loads / max(1.0, total)

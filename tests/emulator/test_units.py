@@ -194,6 +194,15 @@ PLAIN = {
     "tuning.prefill.imbalance": "0",
     "tuning.prefill.parts": "1",
     "tuning.prefill.append_cycles": "1",
+    "tuning.decode.launch_ns": "100",
+    "tuning.decode.tile_cycles": "10",
+    "tuning.decode.imbalance": "0",
+    "tuning.decode.parts": "4",
+    "tuning.decode.lone_parts": "4",
+    "tuning.decode.port_fraction": "0.05",
+    "tuning.decode.bandwidth_fraction": "0.5",
+    "tuning.decode.stall": "0",
+    "tuning.decode.combine_ns": "100",
 }
 
 
@@ -204,6 +213,30 @@ def test_attention_is_worked_out_tile_by_tile() -> None:
     # two fills of 20 these are 1,974 cycles; the array's own are 172, the lanes' 1,792, both of a quarter of the cores.
     asked = demand(attention([16], [64], 1, 1, 16), override(LITTLE, PLAIN))
     assert asked == UnitDemand(600_000, 1_974_000, (("tensor", 43), ("vector", 448), ("hbm", 5120)), "compute")
+
+
+def test_a_decode_step_is_worked_out_part_by_part() -> None:
+    # One query row over 1,024 tokens of 512 bytes: a twentieth of the port of 512 brings one in 20 cycles. The array
+    # takes 4 x (8/16 + 8/16) + 4/128 for the 64 rows it is filled with, the lanes 64 x (5/64 + 1/32) = 7. Whole it were
+    # 20,480 cycles and 50 of start; four fifths of four cores take parts of 6,400 each, and the sum 100 ns more.
+    asked = demand(attention([1], [1024], 1, 1, 128), override(LITTLE, PLAIN))
+    assert asked == UnitDemand(600_000, 6_550_000, (("tensor", 1042), ("vector", 1792), ("hbm", 524_800)), "sram")
+    # Of 64 such rows all cores are busy with 1,310,720 cycles and 64 starts in any case: 327,680 and 800.
+    many = demand(attention([1] * 64, [1024] * 64, 1, 1, 128), override(LITTLE, PLAIN))
+    assert many.alone_ps == 328_480_000
+
+
+def test_more_tokens_of_one_sequence_beside_others_never_take_less() -> None:
+    """From the last number of tokens that a decode kernel takes to more, where the kernels of prefill begin."""
+    for card in map(load_card, ("h100-sxm", "ascend-910b2")):
+        for others in ([], [(1, 30_000)], [(7, 120_007), (100, 1100)]):
+            for grows in (0, 1):  # the cache with the new tokens, or not
+                times = []
+                for new in range(1, 200, 7):
+                    pairs = [(new, 20_000 + grows * new), *others]
+                    q_lens, kv_lens = ([pair[place] for pair in pairs] for place in (0, 1))
+                    times.append(total_ps(attention(q_lens, kv_lens, 8, 2, 128), card))
+                assert times == sorted(times)
 
 
 def test_only_the_causal_tiles_are_computed() -> None:
