@@ -143,6 +143,12 @@ class ClusterSpec(ShapeFields):
             raise ConfigError(f"{self.name} has no protocol {name!r}; it has {', '.join(self.protocols) or 'none'}")
         return self.protocols[name].protocol(name)
 
+    def protocol_for(self, collective: str, algorithm: str) -> Protocol | None:
+        """The protocol by which the first row of `choices` sends this algorithm; None where no row says."""
+        rows = (row for row in self.choices if (row.collective, row.algorithm) == (collective, algorithm))
+        named = next((row.protocol for row in rows if row.protocol), None)
+        return self.protocol(named) if named else None
+
     def group(self, ranks: Sequence[int]) -> Group:
         """Where these ranks, in group order, stand."""
         topology = self.topology()

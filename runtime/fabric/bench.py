@@ -101,7 +101,12 @@ class Bench:
         chosen = self.chosen(message)
         if self.ask.algorithm is None:
             return (chosen,)
-        return tuple(replace(choice, protocol=chosen.protocol) for choice in self.named)
+        return tuple(self.sent(choice, chosen) for choice in self.named)
+
+    def sent(self, choice: Choice, chosen: Choice) -> Choice:
+        """A choice under the protocol that the cluster pairs its algorithm with, or else that of the chosen one."""
+        paired = self.cluster.protocol_for(self.collective.name, choice.algorithm)
+        return self.under(replace(choice, protocol=paired or chosen.protocol))
 
     def chosen(self, message: Message) -> Choice:
         """What the cluster runs a message by, under the protocol that was asked for."""
@@ -134,8 +139,7 @@ def run_bench(ask: Ask, progress: Progress | None = None) -> BenchReport:
     for name, choice in others.items():
         say(len(bench.messages) * (1 + len(compared)), total, name)
         compared[name] = tuple(
-            bench.fabric.run(message, replace(choice, protocol=bench.chosen(message).protocol))
-            for message in bench.messages
+            bench.fabric.run(message, bench.sent(choice, bench.chosen(message))) for message in bench.messages
         )
     return BenchReport(
         cluster=bench.cluster,
