@@ -23,8 +23,12 @@ TOGETHER = "agg"
 # Models of server rows that have no experts, and the configs that ship here for them.
 DENSE = {
     "Qwen/Qwen3-32B": "Qwen3-32B",
+    "Qwen/Qwen3-32B-FP8": "Qwen3-32B",
     "meta-llama/Llama-3.1-8B-Instruct": "Llama-3.1-8B",
     "nvidia/Llama-3.1-8B-Instruct-FP8": "Llama-3.1-8B",
+    "meta-llama/Llama-3.1-70B-Instruct": "Llama-3.1-70B",
+    "meta-llama/Llama-3.3-70B-Instruct": "Llama-3.1-70B",
+    "nvidia/Llama-3.3-70B-Instruct-FP8": "Llama-3.1-70B",
 }
 
 
