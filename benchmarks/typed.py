@@ -13,14 +13,14 @@ from pathlib import Path
 import numpy as np
 
 from siltwin.runtime.fidelity.expert_exchanges import exchanges_beside, stated_exchanges
-from siltwin.runtime.fidelity.typed import h800, latent_peaks_beside, products_beside, stated_products
+from siltwin.runtime.fidelity.typed import h800_kernels, latent_peaks_beside, products_beside, stated_products
 
 
 def main() -> None:
     """Print a line a figure, and the mean error of each table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path)
-    folder, card = parser.parse_args().folder, h800()
+    folder, card = parser.parse_args().folder, h800_kernels()
     tables = {
         "DeepGEMM": products_beside(stated_products(folder / "deepgemm_h800_fp8_gemm.csv"), card),
         "FlashMLA": latent_peaks_beside(card),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from ..plan import JobPlan, Lengths
 from ..prepare import prepare
 from ..run import start_run, time_step
 from ..scheduler import Entry, Step, StepKind
-from .frameworks import Framework, framework_of
+from .frameworks import Framework, framework_of, with_own_all_reduce
 from .serving_rows import DENSE, PRECISIONS, ServingRow
 
 CardOf = Callable[[str], CardSpec]  # the card of a row's `system`
@@ -69,6 +70,7 @@ def emulated_tpot(row: ServingRow, card: CardSpec, model: Checkpoint) -> Tpot | 
     """The parts of a row's time on a card, from the programs that its server runs; None where nothing fits."""
     framework = framework_of(row.backend)
     prepared = prepare(_job(row, framework), checkpoint=model, card=_filled(card, framework))
+    prepared = replace(prepared, cluster=_own_node(prepared.cluster))
     running = _running(row, prepared.plan)
     if not running:
         return None
@@ -92,6 +94,9 @@ def emulated_tpot(row: ServingRow, card: CardSpec, model: Checkpoint) -> Tpot | 
         prompts_ms=extra_ms / together * row.peers * (running - 1) / row.osl,
         host_ms=MS_PER_S * (framework.step_s + framework.sequence_s * running),
     )
+
+
+_own_node = lru_cache(maxsize=64)(with_own_all_reduce)
 
 
 def _job(row: ServingRow, framework: Framework) -> Job:

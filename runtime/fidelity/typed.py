@@ -26,6 +26,7 @@ BLOCK = 128  # elements of an input, and sides of a weight, that share a scale
 COLUMNS = ("kind", "groups", "m_per_group", "n", "k", "time_us_derived")
 KINDS = ("dense", "grouped_contiguous", "grouped_masked")
 H800 = {"link.ports": "8", "node.ports_to_peer": "8"}  # of the H100's eighteen; nothing else is known to differ
+NO_LAUNCH = {"dispatch.tensor_ps": "0"}  # the times of kernels that are stated are a profiler's, from start to end
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,11 @@ class Beside:
 def h800() -> CardSpec:
     """The H100 with its NVLink cut to 400 GB/s, both directions together."""
     return override(load_card("h100-sxm"), H800)
+
+
+def h800_kernels() -> CardSpec:
+    """The same without launches, for times of kernels alone."""
+    return override(load_card("h100-sxm"), H800 | NO_LAUNCH)
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,16 @@ import numpy as np
 import pytest
 
 from siltwin.emulator.spec import load_card
+from siltwin.isa.dtype import BF16
 from siltwin.isa.errors import ConfigError
 from siltwin.models.checkpoint import open_checkpoint
+from siltwin.runtime.fabric.emulate import Fabric
+from siltwin.runtime.fabric.messages import collective_of, message_of
+from siltwin.runtime.fidelity.frameworks import framework_of, with_own_all_reduce
 from siltwin.runtime.fidelity.serving import Tpot, emulated_tpot, predicted_tpot_ms
 from siltwin.runtime.fidelity.serving_rows import ServingRow, measured_serving
 from siltwin.runtime.job import Job
+from siltwin.runtime.node import node_of
 from siltwin.runtime.run import run_job
 
 HEADER = "id,backend,model_path,system,gemm_quant_mode,isl,osl,batch_size,tp_size,pp_size,silicon_tpot_ms"
@@ -78,9 +83,27 @@ def test_a_decode_step_takes_what_a_run_of_it_takes() -> None:
 
 
 def test_prompts_that_wait_for_no_decoding_add_their_own_steps() -> None:
-    found = emulated(replace(ROW, backend="sglang"))
+    row = replace(ROW, backend="sglang")
     alone = step_ms(batch=4, input_len=1000, output_len=0)  # four prompts fit a chunk
-    assert found.prompts_ms == pytest.approx(alone / 4 * 3 / 2 / 100)  # each waits for half of its three peers
+    assert emulated(row).prompts_ms == pytest.approx(alone / 4 * 3 * row.peers / 100)  # of three peers
+
+
+def test_small_sums_go_through_the_framework_and_large_ones_through_the_library() -> None:
+    card = load_card("h100-sxm")
+    cluster = with_own_all_reduce(node_of(card, 4))
+    assert cluster.choose("all_reduce", 4, range(4), 64 << 10).algorithm == "direct"
+    assert cluster.choose("all_reduce", 4, range(4), 64 << 20).algorithm != "direct"
+    message = message_of(collective_of("all_reduce"), 64 << 10, BF16, range(4))
+    found = Fabric(cluster, card).run(message, cluster.choose("all_reduce", 4, range(4), 64 << 10))
+    steps_us = 2 * (card.link.latency_ps / 1e6 + 0.5)
+    bytes_us = 2 * 3 * (64 << 10) / 4 / (0.75 * 450e9) * 1e6  # a quarter to and from each of three peers
+    assert found.time_ps / 1e6 == pytest.approx(3 + steps_us + bytes_us, rel=1e-3)
+
+
+def test_the_host_has_its_own_line() -> None:
+    framework, found = framework_of("vllm"), emulated(ROW)
+    assert found.host_ms == pytest.approx(1000 * (framework.step_s + 4 * framework.sequence_s))
+    assert found.in_all_ms == found.decode_ms + found.prompts_ms + found.host_ms
 
 
 def test_prompts_within_decode_steps_cost_less_than_alone_and_more_than_nothing() -> None:
