@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -26,6 +27,7 @@ SWITCH_STARTS = 8  # sums in a switch start as slowly as so many others: their m
 LEAST_SUMMED = 3  # members from which on a switch adds
 EACH_SIZE = 16  # cards of a node up to which every group size has a row; beyond, powers of two
 MOST_BYTES = 1 << 40
+EARLY = 1e-4  # of a size
 PS_PER_S = 10**12
 PPM = 10**6
 
@@ -37,7 +39,7 @@ def node_of(card: CardSpec, cards: int) -> ClusterSpec:
     A message between cards crosses two links where a switch stands between them, each with half of the card's latency.
     """
     spec = _with_library(card, cards)
-    rows = [*_sums(card, spec), *spec.choices]
+    rows = [*_sums(spec), *spec.choices]
     return validated(ClusterSpec, {**_content(spec), "choices": rows}, spec.name)
 
 
@@ -150,43 +152,54 @@ def _in_switch(spec: ClusterSpec, collective: str, ranks: int, dtype: DType) -> 
     return tuple(Choice(one.algorithm, one.options, protocol) for one in found if one.algorithm == "in_switch")
 
 
-def _sums(card: CardSpec, spec: ClusterSpec) -> Iterator[dict[str, Any]]:
+def _sums(spec: ClusterSpec) -> Iterator[dict[str, Any]]:
     """Up to which size each group's all-reduce runs in a ring, and beyond it in the switch: a library takes the faster.
 
-    A ring has the shorter start and more bytes, so that there is one such size; it is found to a thousandth, on the
-    side where the ring is the faster one, so that times do not fall.
+    A ring has the shorter start and more bytes, so that there is one such size. It is taken a little early, where the
+    ring is still the faster one, so that times do not fall.
     """
     cards = spec.cards
     sizes = range(LEAST_SUMMED, cards + 1) if cards <= EACH_SIZE else (1 << n for n in range(2, cards.bit_length()))
     for ranks in sizes:
         for in_switch in _in_switch(spec, "all_reduce", ranks, FP16):
             ring = spec.choose("all_reduce", ranks, range(ranks), MOST_BYTES)
-            low, high = 1, MOST_BYTES
-            if _gain_ps(card, spec, ring, in_switch, ranks, high) < 0:
-                continue
-            while high > low * 1.001 and high > low + 1:
-                middle = round((low * high) ** 0.5)
-                is_ring = _gain_ps(card, spec, ring, in_switch, ranks, middle) < 0
-                low, high = (middle, high) if is_ring else (low, middle)
-            row = {"collective": "all_reduce", "from_ranks": ranks, "up_to_ranks": ranks}
-            yield {**row, "algorithm": ring.algorithm, "protocol": LIBRARY, "up_to_bytes": low}
-            yield {**row, "algorithm": in_switch.algorithm, "protocol": IN_SWITCH}
+            if up_to := _even_bytes(_growth(spec, ring, ranks), _growth(spec, in_switch, ranks)):
+                row = {"collective": "all_reduce", "from_ranks": ranks, "up_to_ranks": ranks}
+                yield {**row, "algorithm": ring.algorithm, "protocol": LIBRARY, "up_to_bytes": up_to}
+                yield {**row, "algorithm": in_switch.algorithm, "protocol": IN_SWITCH}
 
 
-def _gain_ps(card: CardSpec, spec: ClusterSpec, first: Choice, other: Choice, ranks: int, size: int) -> int:
-    """By how much the other way of an all-reduce is faster."""
-    one, two = (_time_ps(card, spec, choice, "all_reduce", ranks, size, FP16) for choice in (first, other))
-    return one - two
+def _growth(spec: ClusterSpec, choice: Choice, ranks: int) -> tuple[float, float, float]:
+    """Picoseconds of an all-reduce over the wires: of none, of a byte more, and of a root of a byte more."""
+    whole = _measured(spec, choice, "all_reduce", ranks, MOST_BYTES, FP16)
+    flow_ps = whole.flow_ps
+    steady_ps = whole.under(replace(choice.protocol, ramp_ps=0)).flow_ps
+    return whole.latency_ps, steady_ps / MOST_BYTES, (flow_ps - steady_ps) / MOST_BYTES**0.5
+
+
+def _even_bytes(first: tuple[float, float, float], other: tuple[float, float, float]) -> int:
+    """Up to how many bytes the first, which starts sooner, is the faster one; 0 where it is for ever or never."""
+    sooner, a_byte, a_root = (one - two for one, two in zip(first, other, strict=True))
+    if a_byte <= 0 or sooner >= 0:
+        return 0
+    root = ((a_root**2 - 4 * a_byte * sooner) ** 0.5 - a_root) / (2 * a_byte)
+    return int(root**2 * (1 - EARLY))
 
 
 def _time_ps(
     card: CardSpec, spec: ClusterSpec, choice: Choice, collective: str, ranks: int, size_bytes: int, dtype: DType
 ) -> int:
     """Picoseconds of one collective alone, of the whole elements in `size_bytes`."""
-    shape = place(choice.plan(collective, ranks), tuple(range(ranks)), spec.topology()).shape
-    whole = _bare(shape, _parts(collective, ranks, size_bytes, dtype)).under(choice.protocol)
+    whole = _measured(spec, choice, collective, ranks, size_bytes, dtype)
     alone = alone_of(whole, collective, dtype, card, card.dispatch.link_ps)
     return alone.fixed_ps + alone.alone_ps
+
+
+def _measured(
+    spec: ClusterSpec, choice: Choice, collective: str, ranks: int, size_bytes: int, dtype: DType
+) -> Measured:
+    shape = place(choice.plan(collective, ranks), tuple(range(ranks)), spec.topology()).shape
+    return _bare(shape, _parts(collective, ranks, size_bytes, dtype)).under(choice.protocol)
 
 
 @lru_cache(maxsize=1 << 13)

@@ -31,12 +31,19 @@ def test_times_are_those_of_the_emulated_instruction(collective: str, ranks: int
     assert found == collective_times_ps(card, collective, ranks, sizes).tolist()
 
 
-def test_in_a_card_own_node_sums_go_to_the_switch_where_it_adds_and_is_faster() -> None:
+def test_in_a_cards_own_node_sums_go_to_the_switch_where_it_adds_and_is_faster() -> None:
     card = load_card("h100-sxm")
     spec = node_of(card, 8)
     assert {spec.choose("all_reduce", 8, range(8), 1 << size).algorithm for size in (14, 20)} == {"ring"}
     assert spec.choose("all_reduce", 8, range(8), 1 << 29).algorithm == "in_switch"
     assert spec.choose("all_reduce", 2, range(2), 1 << 29).algorithm == "ring"
+    row = next(row for row in spec.choices if row.from_ranks == 8 and row.up_to_bytes)
+    assert row.up_to_bytes is not None
+    fabric, times = Fabric(spec, card), []
+    for size in (row.up_to_bytes - 64, row.up_to_bytes, row.up_to_bytes + 64):
+        message = message_of(collective_of("all_reduce"), size, FP16, tuple(range(8)))
+        times.append(fabric.run(message, spec.choose("all_reduce", 8, range(8), size, FP16)).time_ps)
+    assert times == sorted(times) and times[2] < 1.001 * times[1]
     without = node_of(override(card, {"node.switch_reduces": "false"}), 8)
     assert without.choose("all_reduce", 8, range(8), 1 << 29).algorithm == "ring"
 
