@@ -76,7 +76,7 @@ class DecodeTuning(CardPart):
 
     launch_ns: Annotated[float, Field(ge=100, le=20_000, json_schema_extra=LOG)] = 3000
     tile_cycles: Annotated[float, Field(ge=10, le=20_000, json_schema_extra=LOG)] = 5000
-    matrix_fraction: Annotated[float, Field(ge=0.3, le=1)] = 0.8
+    matrix_fraction: Annotated[float, Field(ge=0.3, le=1)] = 0.75
     imbalance: Annotated[float, Field(ge=0, le=1)] = 0.2
     parts: Annotated[float, Field(ge=1, le=256, json_schema_extra=LOG)] = 32
     lone_parts: Annotated[float, Field(ge=1, le=256, json_schema_extra=LOG)] = 32

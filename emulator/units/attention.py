@@ -22,10 +22,11 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
 class AttentionLoad(NamedTuple):
-    """Attention to what each of `pairs` of (new, cached) tokens holds: what its tiles are cut from.
+    """Attention of new tokens to cached ones, a length of each a sequence: what tiles are cut from.
 
-    Each of `kv_heads` heads of the cache serves `group` query heads with keys of `qk_dim` and values of `v_dim`; of its
-    `row_bytes` a token the cores read `cache_bytes` in all from HBM.
+    Each of `kv_heads` heads of the cache serves `group` query heads with keys of `qk_dim` and values of `v_dim`, and
+    has `row_bytes` a token, of which no more than `cache_bytes` in all come from HBM. `appends` says whether
+    the kernel takes what each new token costs beside.
     """
 
     q_lens: tuple[int, ...]
@@ -35,10 +36,11 @@ class AttentionLoad(NamedTuple):
     qk_dim: int
     v_dim: int
     row_bytes: float
-    cache_bytes: float
+    cache_bytes: float = math.inf
     window: int = 0
     chunk: int = 0
     soft_capped: bool = False
+    appends: bool = True
 
     @property
     def decoded(self) -> AttentionLoad:
@@ -102,7 +104,8 @@ def attention_plan(load: AttentionLoad, dtype: DType, card: CardSpec) -> Attenti
     decodes = load.decoded is load
     whole, cut, tensor, vector, read, rows_read, loads = schedule(
         np.array(load.q_lens, np.int64), np.array(load.kv_lens, np.int64), load.group, load.kv_heads,
-        (load.qk_dim, load.v_dim), (load.window, load.chunk, int(load.soft_capped)), float(load.row_bytes),
+        (load.qk_dim, load.v_dim), (load.window, load.chunk, int(load.soft_capped), int(load.appends)),
+        float(load.row_bytes),
         machine.core, machine.decode if decodes else machine.prefill, decodes,
     )  # fmt: skip
     launch_ns, flow, combine_ps, stall_ps, hbm_ps = card.tuning.prefill.launch_ns, cut, 0.0, 0.0, 0.0
@@ -135,9 +138,12 @@ def attention_demand(work: Work, shape: AttentionShape, card: CardSpec) -> UnitD
     if not any(shape.q_lens):
         return demand_of(card, fixed_ps, 0, "hbm", hbm=num_bytes)
     query_bytes = work.dtype.bytes_of(sum(shape.q_lens) * shape.num_heads * shape.qk_dim)
+    cache_bytes = (
+        max(0, work.read_bytes - query_bytes) if work.read_bytes else math.inf
+    )  # a part of one launch has none
     load = AttentionLoad(
         shape.q_lens, shape.kv_lens, shape.num_heads // shape.num_kv_heads, shape.num_kv_heads, shape.qk_dim,
-        shape.v_dim, work.dtype.bytes_of(shape.qk_dim + shape.v_dim), max(0, work.read_bytes - query_bytes),
+        shape.v_dim, work.dtype.bytes_of(shape.qk_dim + shape.v_dim), cache_bytes,
         shape.window, shape.chunk, shape.soft_capped,
     )  # fmt: skip
     plan, ps_per_l2_byte = attention_plan(load, work.dtype, card), machine_of(card, work.dtype).ps_per_l2_byte

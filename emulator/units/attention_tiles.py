@@ -117,11 +117,11 @@ def _ends(starts, wholes, shorts, even, total, imbalance, cores):  # type: ignor
 def schedule(q_lens, kv_lens, group, kv_heads, dims, limits, row_bytes, core, tuning, decodes):  # type: ignore[no-untyped-def]
     """Attention of sequences with `q_lens` new tokens over `kv_lens` cached ones, each kv head serving `group` heads.
 
-    `dims` are the elements of a key and of a value; `limits` are window, chunk, and 1 where scores are softly capped.
-    A tile reads `row_bytes` of each token of one kv head. `tuning` are the constants of decode or, unless `decodes`, of
-    prefill. Returns cycles: (flow with caches whole, flow with caches cut, of the array, of the lanes), the last two
-    shared by all cores; then the tokens that tiles read, those that kv heads do, and the part of the flow that waits
-    for loads.
+    `dims` are the elements of a key and of a value; `limits` are window, chunk, 1 where scores are softly capped, and
+    1 where new tokens cost what they do beside. A tile reads `row_bytes` of each token of one kv head. `tuning` are the
+    constants of decode or, unless `decodes`, of prefill. Returns cycles: (flow with caches whole, flow with caches cut,
+    of the array, of the lanes), the last two shared by all cores; then the tokens that tiles read, those that kv heads
+    do, and the part of the flow that waits for loads.
 
     A tile's time is that of its start and of every token it sees: array and lanes, which overlap in part, or loads
     where these outlast them. The flow is the longest tile's or, where that is more, all tiles' shared by the cores and
@@ -144,7 +144,7 @@ def schedule(q_lens, kv_lens, group, kv_heads, dims, limits, row_bytes, core, tu
         else:
             seen, most = _seen_by_tiles(tiles, q_len, kv_len, query_rows / group, limits[0], limits[1])
             seen, most = seen + tiles * KV_BLOCK / 2, most + KV_BLOCK / 2
-            total += q_len * tuning[P_APPEND] * min(1.0, kv_heads * row_bytes / APPEND_BYTES)
+            total += limits[3] * q_len * tuning[P_APPEND] * min(1.0, kv_heads * row_bytes / APPEND_BYTES)
         start, token, load, array, lane = rates
         read += kv_heads * seen
         rows_read += kv_heads * most

@@ -156,16 +156,16 @@ def _product_part(shape: MatmulShape, dtype: DType, card: CardSpec) -> _Part:
 def _attention_part(
     pairs: list[tuple[int, int]], heads: tuple[int, int], dims: tuple[int, int, int], dtype: DType, card: CardSpec
 ) -> _Part:
-    """Attention of (new, cached) tokens, by `heads` (of a group, of the cache), whose operands lie in L2.
+    """Attention of (new, cached) tokens, by `heads` (of a group, of the cache), from its own launch on.
 
     `dims` are the elements of a key, of a value, and of what is read for both: fewer where values are part of keys.
     """
     q_lens, kv_lens = zip(*pairs, strict=True)
     plan = attention_plan(
-        AttentionLoad(q_lens, kv_lens, *heads, *dims[:2], row_bytes=dtype.bytes_of(dims[2]), cache_bytes=0), dtype, card
+        AttentionLoad(q_lens, kv_lens, *heads, *dims[:2], row_bytes=dtype.bytes_of(dims[2]), appends=False), dtype, card
     )
     l2_ps = plan.l2_bytes * machine_of(card, dtype).ps_per_l2_byte
     compute_ps = 0.0 if plan.loads > 0.5 else plan.flow_ps
     return _Part(
-        plan.time_ps(0, l2_ps), compute_ps, plan.flow_ps, l2_ps, plan.tensor_cycles, plan.vector_cycles, plan.l2_bytes
+        plan.whole_ps(0, l2_ps), compute_ps, plan.flow_ps, l2_ps, plan.tensor_cycles, plan.vector_cycles, plan.l2_bytes
     )

@@ -49,7 +49,8 @@ def test_what_is_expanded_goes_to_hbm_and_back_unless_a_piece_fits_the_l2() -> N
     assert pieces["hbm"] == 2 * (made + 3 * part)
     # 2,048 tokens are 15.7 MB, and with the parts' 25.4 MB less than the 50 MB of L2
     assert "hbm" not in small
-    assert small["ps"] < whole["ps"] * 1.1
+    # each of 32 pieces launches its kernels and starts its 384 tiles anew
+    assert whole["ps"] < small["ps"] < whole["ps"] * 1.4
 
 
 @pytest.mark.parametrize("lengths", [(4096, 65_536), (100, 3000), (1, 9000)])
@@ -62,4 +63,4 @@ def test_pieces_take_the_time_of_the_whole_and_of_their_merges(lengths: tuple[in
 def test_a_decode_step_is_far_slower_expanded() -> None:
     """Each cached token is made anew: 512 x 256 products a head, beside the 1,088 that the absorbed order takes."""
     expanded, absorbed = (asked(order, 0, (1, 131_072)) for order in ("expanded", "absorbed"))
-    assert expanded["ps"] > 10 * absorbed["ps"]
+    assert expanded["ps"] > 5 * absorbed["ps"]
