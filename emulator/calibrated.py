@@ -8,6 +8,7 @@ from pydantic import Field, InstanceOf
 
 from ..isa.work import AttentionShape, MatmulShape, Work
 from .card_parts import CardPart
+from .grid import Grid
 from .trees import Trees
 
 Fit = Literal["points", "physics", "full"]
@@ -29,8 +30,8 @@ class Errors(CardPart):
 class KindCalibration(CardPart):
     """How the constants of one kind were fitted: to `rows` rows of `library`, all within `ranges` of sizes.
 
-    `learned` is the digest of `trees`, a correction over the fit. The trees are no part of the card's own file, and a
-    card that is changed in any number loses them: what was learned is of the card that was measured.
+    `learned` is the digest of `correction`, what was learned over the fit: a grid of products, trees of attention. It
+    is no part of the card's own file, and a card that is changed in any number loses it: it is of the measured card.
     """
 
     fit: Fit
@@ -39,12 +40,12 @@ class KindCalibration(CardPart):
     errors: Errors
     ranges: dict[str, tuple[float, float]]
     learned: str = ""
-    trees: InstanceOf[Trees] | None = Field(default=None, exclude=True, repr=False)
+    correction: InstanceOf[Trees] | InstanceOf[Grid] | None = Field(default=None, exclude=True, repr=False)
 
     @property
     def is_off(self) -> bool:
         """Whether something was learned that does not count, as the card is no longer the one that was measured."""
-        return bool(self.learned) and self.trees is None
+        return bool(self.learned) and self.correction is None
 
     def covers(self, sizes: Sizes) -> bool:
         """Whether sizes lie within what was measured; a kind without ranges covers nothing."""
@@ -94,7 +95,7 @@ def is_plain(work: Work) -> bool:
     """Whether kernels take their usual way: no window, chunks or caps, and a cache of the type of the queries."""
     shape = work.shape
     if not isinstance(shape, AttentionShape) or work.dtype is None:
-        return isinstance(shape, MatmulShape) and work.dtype is not None
+        return isinstance(shape, MatmulShape) and shape.batch == 1 and work.dtype is not None
     queries = sum(shape.q_lens) * shape.num_heads * shape.qk_dim
     cached = sum(shape.kv_lens) * shape.num_kv_heads * (shape.qk_dim + shape.v_dim)
     limited = shape.window or shape.chunk or shape.soft_capped

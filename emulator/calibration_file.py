@@ -11,6 +11,7 @@ import numpy as np
 
 from ..isa.errors import ConfigError
 from .calibrated import Calibration
+from .grid import Grid
 from .trees import Trees
 
 MOST_BYTES = 1 << 28
@@ -22,12 +23,10 @@ def beside(card_file: Path, calibration: Calibration) -> Path:
     return card_file.parent / calibration.beside
 
 
-def document_of(hashes: Hashes, trees: Mapping[str, Trees]) -> bytes:
+def document_of(hashes: Hashes, learned: Mapping[str, Trees | Grid]) -> bytes:
     """The bytes of such a file."""
-    document = {
-        "rows": [f"{row:016x}" for row in hashes.tolist()],
-        "trees": {k: t.document() for k, t in trees.items()},
-    }
+    kinds = {kind: {"form": type(one).__name__.lower(), **one.document()} for kind, one in learned.items()}
+    document = {"rows": [f"{row:016x}" for row in hashes.tolist()], "learned": kinds}
     return json.dumps(document, indent=None, separators=(",", ":")).encode()
 
 
@@ -39,18 +38,20 @@ def read_rows(path: Path) -> Hashes:
         raise ConfigError(f"{path}: its rows are no hashes: {error}") from None
 
 
-def with_trees(calibration: Calibration, card_file: Path) -> Calibration:
+def with_learned(calibration: Calibration, card_file: Path) -> Calibration:
     """The calibration with what was learned, read from beside the card's file; ConfigError where that is another's."""
     path = beside(card_file, calibration)
     if not any(told.learned for told in calibration.kinds.values()):
         return calibration
-    held, kinds = dict(_document(path)["trees"]), dict(calibration.kinds)
+    held, kinds = dict(_document(path)["learned"]), dict(calibration.kinds)
     for kind, told in kinds.items():
         if told.learned:
-            trees = Trees.of_document(held.get(kind, {}), path)
-            if trees.digest != told.learned:
+            document = dict(held.get(kind, {}))
+            form = Grid if document.pop("form", None) == "grid" else Trees
+            correction = form.of_document(document, path)
+            if correction.digest != told.learned:
                 raise ConfigError(f"{path}: its {kind} was not made with {card_file}; calibrate the card again")
-            kinds[kind] = told.model_copy(update={"trees": trees})
+            kinds[kind] = told.model_copy(update={"correction": correction})
     return calibration.model_copy(update={"kinds": kinds})
 
 
@@ -65,6 +66,6 @@ def _document(path: Path) -> dict[str, Any]:
         ) from None
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: is not JSON: {error}") from None
-    if not isinstance(document, dict) or not {"rows", "trees"} <= document.keys():
-        raise ConfigError(f"{path}: must hold rows and trees; calibrate the card again")
+    if not isinstance(document, dict) or not {"rows", "learned"} <= document.keys():
+        raise ConfigError(f"{path}: must hold rows and what was learned; calibrate the card again")
     return document

@@ -17,7 +17,7 @@ from ..isa.dtype import DTYPES, DType
 from ..isa.errors import ConfigError, UnsupportedError
 from ..isa.work import Unit
 from .calibrated import Calibration
-from .calibration_file import with_trees
+from .calibration_file import with_learned
 from .card_family import CARDS, card_names, read_card_tree
 from .card_parts import (
     L2,
@@ -185,7 +185,7 @@ def read_card(path: str | Path) -> CardSpec:
 def _learned(card: CardSpec, path: Path) -> CardSpec:
     """A calibrated card with what stands beside its file."""
     assert card.calibration is not None
-    return CardSpec.model_validate({**dict(card), "calibration": with_trees(card.calibration, path)})
+    return CardSpec.model_validate({**dict(card), "calibration": with_learned(card.calibration, path)})
 
 
 @lru_cache(maxsize=64)

@@ -53,14 +53,19 @@ class Trees(NamedTuple):
         found: Array = np.exp(np.clip(self.start + (self.share - 1) * logs[:, -1] + trees, *np.log([LEAST, MOST])))
         return found
 
+    def own_ps(self, rows: Array) -> Array:
+        """Corrected picoseconds [rows] of rows of inputs, the last of which is physics."""
+        found: Array = rows[:, -1] * self.ratios(rows)
+        return found
+
     @property
     def digest(self) -> str:
         """A digest of all that the trees are."""
-        return hashlib.sha256(json.dumps(self.document(), sort_keys=True).encode()).hexdigest()[:16]
+        return digest_of(self.document())
 
     def document(self) -> dict[str, Any]:
         """Plain lists and numbers, as JSON holds them."""
-        return {key: held.tolist() if isinstance(held, np.ndarray) else held for key, held in self._asdict().items()}
+        return plain(self)
 
     @classmethod
     def of_document(cls, document: Mapping[str, Any], where: object) -> Self:
@@ -89,6 +94,16 @@ class Trees(NamedTuple):
         ahead = [(held[inner] > inner).all() and (held[inner] < nodes).all() for held in (self.left, self.right)]
         rooted = (self.roots >= 0).all() and (self.roots < nodes).all() and (self.column < inputs).all()
         return bool(all(ahead) and rooted and 0 < self.share < 1 and np.isfinite(self.value).all())
+
+
+def plain(learned: Any) -> dict[str, Any]:
+    """The fields of a named tuple of arrays as plain lists and numbers."""
+    return {key: held.tolist() if isinstance(held, np.ndarray) else held for key, held in learned._asdict().items()}
+
+
+def digest_of(document: Mapping[str, Any]) -> str:
+    """A digest of what was learned."""
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
 
 
 @njit(cache=True)

@@ -20,13 +20,13 @@ def corrected(work: Work, card: CardSpec, asked: UnitDemand) -> UnitDemand:
     if card.calibration is None or found is None or work.dtype is None:
         return asked
     told = card.calibration.kinds.get(found[0])
-    if told is None or told.trees is None or work.dtype.name not in told.trees.dtypes or not is_plain(work):
+    if told is None or told.correction is None or work.dtype.name not in told.correction.dtypes or not is_plain(work):
         return asked
     physics_ps = asked.fixed_ps + asked.alone_ps
     capacity = capacities(card)
     floor_ps = max((ps_for(amount, capacity[kind]) for kind, amount in asked.amounts), default=0)
     least_ps = floor_ps + int(LEAST * asked.fixed_ps)
-    whole_ps = max(round(physics_ps * told.trees.ratio(found[1], physics_ps)), least_ps)
+    whole_ps = max(round(physics_ps * told.correction.ratio(found[1], physics_ps)), least_ps)
     alone_ps = max(floor_ps, whole_ps - asked.fixed_ps)
     fixed_ps = whole_ps - alone_ps
     bound = "dispatch" if fixed_ps > alone_ps else asked.bound

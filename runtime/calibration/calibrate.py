@@ -13,9 +13,8 @@ import numpy as np
 from ...emulator.calibrated import Calibration, Errors, Fit, KindCalibration, Sizes, sizes_of
 from ...emulator.evidence import Evidence
 from ...emulator.spec import CardSpec
-from ...emulator.trees import Trees
 from .fit import Sample, fit
-from .learn import learn, relearn
+from .learn import Learned, learn, relearn
 from .parameters import KINDS_OF_OPS, with_fields
 from .points import representative
 from .predict import Collectives, Instructions, predictor_of
@@ -34,7 +33,7 @@ POINTS_PRIOR, ROWS_PRIOR = 3.0, 0.3  # how many rows a constant's default weighs
 class Ask:
     """What a calibration is asked: how far to fit, from how many points a kind, and which library's attention.
 
-    With `all_rows`, trees whose errors are known are grown once more on every row, the held-out ones too.
+    With `all_rows`, what was learned, its errors known, is learned once more of every row, the held-out ones too.
     """
 
     fit: Fit = "physics"
@@ -100,20 +99,20 @@ def _calibrate_kind(
     chosen = _points(seen, ask) if ask.fit == "points" else [part for table in seen for part in _parts(table, ask.seed)]
     prior = POINTS_PRIOR if ask.fit == "points" else ROWS_PRIOR
     fitted = fit(card, kind, [_sample(table) for table in chosen], prior)
-    trees = learn(fitted, kind, seen, ask.seed) if ask.fit == "full" else None
+    learned = learn(fitted, kind, seen, ask.seed) if ask.fit == "full" else None
     samples, noise = [_sample(table) for table in judged if len(table)], _noise(tables)
-    before, after = _errors(card, samples, noise), _errors(_learned(fitted, kind, trees), samples, noise)
-    if trees is not None:
+    before, after = _errors(card, samples, noise), _errors(_corrected(fitted, kind, learned), samples, noise)
+    if learned is not None:
         chosen = tables if ask.all_rows else seen
-        trees = relearn(trees, fitted, kind, chosen, ask.seed) if ask.all_rows else trees
+        learned = relearn(learned, fitted, kind, chosen, ask.seed) if ask.all_rows else learned
     told = KindCalibration(
-        fit=ask.fit if trees is not None or ask.fit != "full" else "physics",
+        fit=ask.fit if learned is not None or ask.fit != "full" else "physics",
         library=library if any(table.library for table in tables) else "",
         rows=sum(map(len, chosen)),
         errors=after,
         ranges=_ranges(chosen),
-        learned=trees.digest if trees is not None else "",
-        trees=trees,
+        learned=learned.digest if learned is not None else "",
+        correction=learned,
     )
     result = KindResult(kind, told.rows, sum(map(len, judged)), before, after)
     return fitted, told, result, _hashes_of_groups(tables, chosen)
@@ -125,12 +124,14 @@ def _hashes_of_groups(tables: list[MeasuredTable], chosen: list[MeasuredTable]) 
     return np.concatenate([table.row_hashes[np.isin(groups_of(table), groups)] for table in tables])
 
 
-def _learned(card: CardSpec, kind: str, trees: Trees | None) -> CardSpec:
-    """The card with trees for one kind and nothing else calibrated."""
-    if trees is None:
+def _corrected(card: CardSpec, kind: str, learned: Learned | None) -> CardSpec:
+    """The card with what was learned of one kind and nothing else calibrated."""
+    if learned is None:
         return card
     nothing = Errors(rows=0, mean=0, median=0, p90=0)
-    told = KindCalibration(fit="full", library="", rows=0, errors=nothing, ranges={}, learned=trees.digest, trees=trees)
+    told = KindCalibration(
+        fit="full", library="", rows=0, errors=nothing, ranges={}, learned=learned.digest, correction=learned
+    )
     return with_fields(card, calibration=Calibration(seed=0, sources={}, kinds={kind: told}))
 
 

@@ -36,9 +36,17 @@ def works_of(table: MeasuredTable) -> Iterator[tuple[Work, ...]]:
     build = _ROWS[table.op]
     names = list(table.columns)
     for values in zip(*(table.columns[name].tolist() for name in names), strict=True):
-        block, extents = build(dict(zip(names, values, strict=True)))
-        shapes = BoundShapes(block, {}, Binding(extents, {}))
-        yield tuple(issue.instruction.work(shapes) for issue in block.body)
+        yield _works(*build(dict(zip(names, values, strict=True))))
+
+
+def gemm_works(kind: str, m: int, n: int, k: int) -> tuple[Work, ...]:
+    """The Work of one product of [m, k] and [n, k], as `works_of` has it."""
+    return _works(*gemm_block({"gemm_dtype": kind, "m": m, "n": n, "k": k}))
+
+
+def _works(block: Block, extents: Extents) -> tuple[Work, ...]:
+    shapes = BoundShapes(block, {}, Binding(extents, {}))
+    return tuple(issue.instruction.work(shapes) for issue in block.body)
 
 
 def can_stand_for(op: str) -> bool:

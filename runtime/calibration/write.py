@@ -32,8 +32,8 @@ def write_calibrated(output: str, found: Calibrated) -> None:
     assert found.card.calibration is not None
     path = Path(output)
     calibration = found.card.calibration.model_copy(update={"beside": f"{path.stem}.calibration.json"})
-    trees = {kind: told.trees for kind, told in calibration.kinds.items() if told.trees is not None}
-    content = document_of(found.row_hashes, trees)
+    learned = {kind: told.correction for kind, told in calibration.kinds.items() if told.correction is not None}
+    content = document_of(found.row_hashes, learned)
     write_file(str(beside(path, calibration)), lambda stream: stream.write(content))
     write_card(output, with_fields(found.card, calibration=calibration))
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from siltwin.emulator.calibrated import Calibration, Errors, KindCalibration
-from siltwin.emulator.calibration_file import document_of, with_trees
+from siltwin.emulator.calibration_file import document_of, with_learned
 from siltwin.emulator.evidence import Evidence
+from siltwin.emulator.grid import Grid
 from siltwin.emulator.spec import CardSpec, load_card, override
 from siltwin.emulator.trees import PHYSICS, Trees
 from siltwin.emulator.units.demand import demand
@@ -17,7 +18,10 @@ from siltwin.emulator.units.rates import capacities, ps_for
 from siltwin.isa.dtype import BF16, FP16
 from siltwin.isa.errors import ConfigError
 from siltwin.isa.work import MatmulShape, Unit, Work
-from siltwin.runtime.calibration.learn import Lessons, grow, learn
+from siltwin.runtime.calibration.learn import learn
+from siltwin.runtime.calibration.learn_grid import fill
+from siltwin.runtime.calibration.learn_trees import grow
+from siltwin.runtime.calibration.lessons import Lessons
 from siltwin.runtime.calibration.parameters import with_fields
 from siltwin.runtime.calibration.tables import read_measured
 
@@ -43,12 +47,14 @@ def noisy() -> Lessons:
     factor = np.exp2(np.random.default_rng(5).uniform(-1, 1, len(shapes)))
     inputs = np.column_stack([np.array(shapes, float), physics])
     ones = np.ones(len(shapes))
-    return Lessons(("m", "n", "k", PHYSICS), inputs, physics * factor, ones, ones, ("bf16",))
+    return Lessons(("m", "n", "k", PHYSICS), inputs, physics * factor, 0 * ones, ones, ones, "bf16")
 
 
-def learned_card(trees: Trees) -> CardSpec:
+def learned_card(trees: Trees | Grid) -> CardSpec:
     errors = Errors(rows=1, mean=0.1, median=0.1, p90=0.1)
-    told = KindCalibration(fit="full", library="", rows=1, errors=errors, ranges={}, learned=trees.digest, trees=trees)
+    told = KindCalibration(
+        fit="full", library="", rows=1, errors=errors, ranges={}, learned=trees.digest, correction=trees
+    )
     calibration = Calibration(seed=0, sources={}, kinds={"matmul": told}, beside="c.json")
     marks = {**CARD.evidence, "calibration": Evidence(evidence="calibrated", source="a test")}
     return with_fields(CARD, calibration=calibration, evidence=marks)
@@ -57,6 +63,13 @@ def learned_card(trees: Trees) -> CardSpec:
 @pytest.fixture(scope="module")
 def trees() -> Trees:
     return grow(noisy(), 0.8, seed=0)
+
+
+@pytest.fixture(scope="module")
+def grid() -> Grid:
+    found = fill(CARD, noisy(), seed=0)
+    assert found is not None
+    return found
 
 
 def test_the_plain_arrays_answer_as_lightgbm_does(trees: Trees, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,6 +94,24 @@ def test_no_time_falls_as_m_n_or_k_grows_whatever_was_learned(trees: Trees) -> N
         assert (np.diff(times, axis=axis)[grows] >= 0).all()
     assert (times != plain).mean() > 0.5
     assert times.min() > 0 and (0.699 < times / plain).all() and (times / plain < 1.401).all()
+
+
+def test_no_time_falls_within_a_grid_however_badly_it_was_taught(grid: Grid) -> None:
+    card, ladder = learned_card(grid), (1, 8, 16, 40, 64, 65, 100, 128, 500, 2048, 3000, 4096)
+    times = np.array([[[physics_ps(matmul(m, n, k), card) for k in ladder] for n in ladder] for m in ladder])
+    plain = np.array([[[physics_ps(matmul(m, n, k)) for k in ladder] for n in ladder] for m in ladder])
+    for axis in range(3):
+        grows = np.diff(plain, axis=axis) >= 0
+        assert (np.diff(times, axis=axis)[grows] >= 0).all()
+    assert (times != plain).mean() > 0.5 and (0.699 < times / plain).all() and (times / plain < 1.401).all()
+    assert not grid.falls() and grid.log_ps.shape == (8, 8, 8)
+
+
+def test_a_grid_whose_times_fall_is_refused(grid: Grid) -> None:
+    assert Grid.of_document(grid.document(), "here").digest == grid.digest
+    backwards = grid._replace(log_ps=grid.log_ps[::-1])
+    with pytest.raises(ConfigError, match="here: its grid is damaged"):
+        Grid.of_document(backwards.document(), "here")
 
 
 def test_a_corrected_time_is_long_enough_for_what_it_moves(trees: Trees) -> None:
@@ -109,18 +140,18 @@ def test_trees_read_back_from_beside_their_card_and_no_others_do(trees: Trees, t
     calibration = learned_card(trees).calibration
     assert calibration is not None
     bare = Calibration.model_validate(calibration.model_dump())
-    assert bare.kinds["matmul"].trees is None
+    assert bare.kinds["matmul"].correction is None
     (tmp_path / "c.json").write_bytes(document_of(np.array([3], np.uint64), {"matmul": trees}))
-    read = with_trees(bare, tmp_path / "card.yaml").kinds["matmul"].trees
-    assert read is not None and read.digest == trees.digest
+    read = with_learned(bare, tmp_path / "card.yaml").kinds["matmul"].correction
+    assert isinstance(read, Trees) and read.digest == trees.digest
     other = trees._replace(value=trees.value * 1.01)
     (tmp_path / "c.json").write_bytes(document_of(np.array([3], np.uint64), {"matmul": other}))
     with pytest.raises(ConfigError, match="was not made with"):
-        with_trees(bare, tmp_path / "card.yaml")
+        with_learned(bare, tmp_path / "card.yaml")
     loop = trees._replace(left=np.where(trees.column >= 0, 0, trees.left))
     (tmp_path / "c.json").write_bytes(document_of(np.array([3], np.uint64), {"matmul": loop}))
     with pytest.raises(ConfigError, match="trees are damaged"):
-        with_trees(bare, tmp_path / "card.yaml")
+        with_learned(bare, tmp_path / "card.yaml")
 
 
 def test_learning_halves_an_error_that_depends_on_sizes_and_needs_three_hundred_rows(tmp_path: Path) -> None:

@@ -1,0 +1,100 @@
+"""What there is to learn from: rows with the sizes of their kernel, its physics, and the time left for it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ...emulator.calibrated import Sizes, is_plain, sizes_of
+from ...emulator.spec import CardSpec
+from ...emulator.trees import PHYSICS
+from ...isa.work import Work
+from .predict import Instructions
+from .splits import folds
+from .tables import Array, Floats, MeasuredTable
+from .works import can_stand_for
+
+FOLDS = 4
+LEAST_LEFT = 0.3  # of a row's time: where other instructions take more, it tells little of the kernel
+
+
+class Lessons(NamedTuple):
+    """Rows of one kind of kernel, all of one element type.
+
+    `inputs` float64 [rows, sizes and physics] by `names`; `own_ps` is what was measured less `beside_ps`, what the
+    row's other instructions take; `fold` of its group.
+    """
+
+    names: tuple[str, ...]
+    inputs: Floats
+    own_ps: Floats
+    beside_ps: Floats
+    weights: Floats
+    fold: Array
+    dtype: str
+
+    def take(self, rows: Array) -> Lessons:
+        """Some of the rows."""
+        inputs, own, beside, weights, fold = (held[rows] for held in self[1:6])
+        return Lessons(self.names, inputs, own, beside, weights, fold, self.dtype)
+
+    def errors(self, own_ps: Floats) -> Floats:
+        """Relative errors [rows] of the whole times, where the kernels take so long."""
+        found: Floats = np.abs(own_ps - self.own_ps) / (self.own_ps + self.beside_ps)
+        return found
+
+
+class _Row(NamedTuple):
+    place: int
+    sizes: Sizes
+    kernel: Work
+    beside: tuple[Work, ...]
+
+
+def lessons_of(card: CardSpec, kind: str, tables: Sequence[MeasuredTable], seed: int) -> Lessons | None:
+    """The rows of plain kernels of a kind, of the type that most of them have; None where there are none.
+
+    Sizes that all rows share teach nothing and are left out.
+    """
+    found = [(table, list(_rows(table, kind))) for table in tables if can_stand_for(table.op)]
+    types = Counter(str(row.kernel.dtype) for _, rows in found for row in rows)
+    if not types:
+        return None
+    dtype = max(types, key=lambda name: types[name])
+    parts = []
+    for table, rows in found:
+        rows = [row for row in rows if str(row.kernel.dtype) == dtype]
+        if rows:
+            parts.append(_part(card, table, rows, seed))
+    names = tuple(parts[0][0])
+    inputs, own, beside, weights, fold = (
+        np.concatenate(held) for held in zip(*(part[1:] for part in parts), strict=True)
+    )
+    varied = [*np.flatnonzero(np.ptp(inputs[:, :-1], axis=0) > 0), inputs.shape[1] - 1]
+    told = own > LEAST_LEFT * (own + beside)
+    lessons = Lessons(tuple((*names, PHYSICS)[i] for i in varied), inputs[:, varied], own, beside, weights, fold, dtype)
+    return lessons.take(told)
+
+
+def _rows(table: MeasuredTable, kind: str) -> Iterator[_Row]:
+    """The rows in which one instruction is a plain kernel of the kind."""
+    for place, works in enumerate(Instructions.of(table).works):
+        for index, work in enumerate(works):
+            found = sizes_of(work)
+            if found is not None and found[0] == kind and is_plain(work):
+                yield _Row(place, found[1], work, (*works[:index], *works[index + 1 :]))
+                break
+
+
+def _part(
+    card: CardSpec, table: MeasuredTable, rows: list[_Row], seed: int
+) -> tuple[list[str], Floats, Floats, Floats, Floats, Array]:
+    where = [row.place for row in rows]
+    physics = Instructions((row.kernel,) for row in rows).ps(card)
+    beside = Instructions(row.beside for row in rows).ps(card)
+    inputs = np.array([[*row.sizes.values(), ps] for row, ps in zip(rows, physics, strict=True)])
+    own = table.latency_ps[where] - beside
+    return list(rows[0].sizes), inputs, own, beside, table.weights[where], folds(table, seed + 1, FOLDS)[where]
