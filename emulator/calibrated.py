@@ -30,6 +30,8 @@ class Errors(CardPart):
 class KindCalibration(CardPart):
     """How the constants of one kind were fitted: to `rows` rows of `library`, all within `ranges` of sizes.
 
+    `errors` are those of all rows that were held out, `usual` those of the ones that models mostly ask.
+
     `learned` is the digest of `correction`, what was learned over the fit: a grid of products, trees of attention. It
     is no part of the card's own file, and a card that is changed in any number loses it: it is of the measured card.
     """
@@ -38,6 +40,7 @@ class KindCalibration(CardPart):
     library: str
     rows: Annotated[int, Field(ge=0)]
     errors: Errors
+    usual: Errors
     ranges: dict[str, tuple[float, float]]
     learned: str = ""
     correction: InstanceOf[Trees] | InstanceOf[Grid] | None = Field(default=None, exclude=True, repr=False)

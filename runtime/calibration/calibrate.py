@@ -10,10 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...emulator.calibrated import Calibration, Errors, Fit, KindCalibration, Sizes, sizes_of
+from ...emulator.calibrated import Calibration, Fit, KindCalibration, Sizes, sizes_of
 from ...emulator.evidence import Evidence
 from ...emulator.spec import CardSpec
 from .fit import Sample, fit
+from .judge import NOTHING, Judge, Judged
 from .learn import Learned, learn, relearn
 from .parameters import KINDS_OF_OPS, with_fields
 from .points import representative
@@ -48,9 +49,8 @@ class KindResult(NamedTuple):
 
     kind: str
     used: int
-    held_out: int
-    before: Errors
-    after: Errors
+    before: Judged
+    after: Judged
 
 
 class Calibrated(NamedTuple):
@@ -81,7 +81,7 @@ def calibrate(
         results.append(result)
         seen.append(hashes)
         source = f"siltwin calibrate: {told.fit} fit of {told.rows} rows of {told.library or 'any library'}"
-        evidence[f"tuning.{kind}"] = Evidence(evidence="calibrated", source=source, error=told.errors.mean)
+        evidence[f"tuning.{kind}"] = Evidence(evidence="calibrated", source=source, error=told.usual.mean)
         notes += _advice(of_kind, kind, result)
     files = {str(table.path): table.path for table in own}
     sources = {f"{path.parent.name}/{path.name}": _digest(path.read_bytes()) for path in files.values()}
@@ -100,8 +100,8 @@ def _calibrate_kind(
     prior = POINTS_PRIOR if ask.fit == "points" else ROWS_PRIOR
     fitted = fit(card, kind, [_sample(table) for table in chosen], prior)
     learned = learn(fitted, kind, seen, ask.seed) if ask.fit == "full" else None
-    samples, noise = [_sample(table) for table in judged if len(table)], _noise(tables)
-    before, after = _errors(card, samples, noise), _errors(_corrected(fitted, kind, learned), samples, noise)
+    judge = Judge(judged)
+    before, after = judge.errors(card), judge.errors(_corrected(fitted, kind, learned))
     if learned is not None:
         chosen = tables if ask.all_rows else seen
         learned = relearn(learned, fitted, kind, chosen, ask.seed) if ask.all_rows else learned
@@ -109,12 +109,13 @@ def _calibrate_kind(
         fit=ask.fit if learned is not None or ask.fit != "full" else "physics",
         library=library if any(table.library for table in tables) else "",
         rows=sum(map(len, chosen)),
-        errors=after,
+        errors=after.every,
+        usual=after.usual,
         ranges=_ranges(chosen),
         learned=learned.digest if learned is not None else "",
         correction=learned,
     )
-    result = KindResult(kind, told.rows, sum(map(len, judged)), before, after)
+    result = KindResult(kind, told.rows, before, after)
     return fitted, told, result, _hashes_of_groups(tables, chosen)
 
 
@@ -128,10 +129,10 @@ def _corrected(card: CardSpec, kind: str, learned: Learned | None) -> CardSpec:
     """The card with what was learned of one kind and nothing else calibrated."""
     if learned is None:
         return card
-    nothing = Errors(rows=0, mean=0, median=0, p90=0)
     told = KindCalibration(
-        fit="full", library="", rows=0, errors=nothing, ranges={}, learned=learned.digest, correction=learned
-    )
+        fit="full", library="", rows=0, errors=NOTHING, usual=NOTHING, ranges={}, learned=learned.digest,
+        correction=learned,
+    )  # fmt: skip
     return with_fields(card, calibration=Calibration(seed=0, sources={}, kinds={kind: told}))
 
 
@@ -153,22 +154,6 @@ def _parts(table: MeasuredTable, seed: int) -> list[MeasuredTable]:
 
 def _sample(table: MeasuredTable) -> Sample:
     return Sample(predictor_of(table), table.latency_ps, table.weights)
-
-
-def _errors(card: CardSpec, samples: list[Sample], noise: float | None) -> Errors:
-    """Relative errors of a card on rows; all nothing where there are none."""
-    if not samples:
-        return Errors(rows=0, mean=0, median=0, p90=0, noise=noise)
-    ape = np.concatenate([np.abs(s.predictor.ps(card) / s.measured_ps - 1) for s in samples])
-    weights = np.concatenate([s.weights for s in samples])
-    mean = float(np.average(ape, weights=weights))
-    median, p90 = (float(value) for value in np.quantile(ape, [0.5, 0.9]))
-    return Errors(rows=len(ape), mean=mean, median=median, p90=p90, noise=noise)
-
-
-def _noise(tables: list[MeasuredTable]) -> float | None:
-    found = [table.noise for table in tables if table.noise is not None]
-    return float(np.mean(found)) if found else None
 
 
 def _ranges(tables: list[MeasuredTable]) -> dict[str, tuple[float, float]]:

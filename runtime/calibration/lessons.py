@@ -15,6 +15,7 @@ from ...isa.work import Work
 from .predict import Instructions
 from .splits import folds
 from .tables import Array, Floats, MeasuredTable
+from .usable import relevant
 from .works import can_stand_for
 
 FOLDS = 4
@@ -55,12 +56,13 @@ class _Row(NamedTuple):
 
 
 def lessons_of(card: CardSpec, kind: str, tables: Sequence[MeasuredTable], seed: int) -> Lessons | None:
-    """The rows of plain kernels of a kind, of the type that most of them have; None where there are none.
+    """The rows of plain kernels of a kind, of the type that models mostly ask; None where there are none.
 
     Sizes that all rows share teach nothing and are left out.
     """
     found = [(table, list(_rows(table, kind))) for table in tables if can_stand_for(table.op)]
-    types = Counter(str(row.kernel.dtype) for _, rows in found for row in rows)
+    usual = [(relevant(table), rows) for table, rows in found]
+    types = Counter(str(row.kernel.dtype) for mask, rows in usual for row in rows if mask[row.place])
     if not types:
         return None
     dtype = max(types, key=lambda name: types[name])

@@ -9,10 +9,11 @@ from rich.console import Console, RenderableType
 from ..terminal import NONE, bullets, table
 from .calibrate import Calibrated
 
-COLUMNS = ("|kind", "fit", "rows", "held out", "before", "mean", "median", "p90", "noise")
+COLUMNS = ("|kind", "fit", "rows", "held out", "before", "mean", "median", "p90", "every", "noise")
 READING = (
-    "errors in percent, |predicted / measured - 1| on rows of groups of shapes that no fit saw; before: the mean with "
-    "the constants that the card came with; noise: how far repeats of one row lie from their mean",
+    "errors in percent, |predicted / measured - 1| on rows of groups of shapes that no fit saw, of the types and sizes "
+    "that models mostly ask; before: the mean with the constants that the card came with; every: the mean of all rows "
+    "held out; noise: how far repeats of one row lie from their mean",
 )
 
 
@@ -27,9 +28,10 @@ def _parts(found: Calibrated) -> Iterator[RenderableType]:
     assert calibration is not None
     rows = []
     for result in found.kinds:
-        told, after = calibration.kinds[result.kind], result.after
-        shares = (result.before.mean, after.mean, after.median, after.p90, after.noise)
-        rows.append((result.kind, told.fit, f"{told.rows:,}", f"{after.rows:,}", *map(_percent, shares)))
+        told, every = calibration.kinds[result.kind], result.after.every
+        usual = told.usual
+        shares = (result.before.usual.mean, usual.mean, usual.median, usual.p90, every.mean, every.noise)
+        rows.append((result.kind, told.fit, f"{told.rows:,}", f"{usual.rows:,}", *map(_percent, shares)))
     yield table(f"{found.card.name}, kernels of {found.card.kernels}", COLUMNS, rows)
     yield from bullets("Reading", READING, "dim")
     yield from bullets("Notes", found.notes, "yellow")

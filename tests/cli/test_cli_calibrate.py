@@ -50,7 +50,7 @@ def test_a_calibrated_card_says_which_constants_were_fitted_and_how_well(siltwin
     assert card.calibration is not None and card.calibration.kinds.keys() == {"matmul"}
     told = card.calibration.kinds["matmul"]
     assert card.evidence["tuning.matmul"].evidence == "calibrated"
-    assert card.evidence["tuning.matmul"].error == told.errors.mean > 0
+    assert card.evidence["tuning.matmul"].error == told.usual.mean > 0
     assert card.evidence_of("tuning").evidence == "assumed"
     assert told.ranges["m"] == (1, 512) and told.fit == "physics"
 

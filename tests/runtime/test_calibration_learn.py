@@ -53,7 +53,7 @@ def noisy() -> Lessons:
 def learned_card(trees: Trees | Grid) -> CardSpec:
     errors = Errors(rows=1, mean=0.1, median=0.1, p90=0.1)
     told = KindCalibration(
-        fit="full", library="", rows=1, errors=errors, ranges={}, learned=trees.digest, correction=trees
+        fit="full", library="", rows=1, errors=errors, usual=errors, ranges={}, learned=trees.digest, correction=trees
     )
     calibration = Calibration(seed=0, sources={}, kinds={"matmul": told}, beside="c.json")
     marks = {**CARD.evidence, "calibration": Evidence(evidence="calibrated", source="a test")}

@@ -21,7 +21,7 @@ MEASURED = {"m": (1, 4096), "n": (16, 65536), "k": (16, 16384)}
 def card_file(tmp_path: Path, learned: str = "", **narrowed: tuple[float, float]) -> str:
     card, errors = load_card("h100"), Errors(rows=1, mean=0.1, median=0.1, p90=0.1)
     told = KindCalibration(
-        fit="physics", library="", rows=1, errors=errors, ranges={**MEASURED, **narrowed}, learned=learned
+        fit="physics", library="", rows=1, errors=errors, usual=errors, ranges={**MEASURED, **narrowed}, learned=learned
     )
     calibration = Calibration(seed=0, sources={}, kinds={"matmul": told}, beside="c.json")
     marks = {**card.evidence, "calibration": Evidence(evidence="calibrated", source="a test")}
