@@ -1,16 +1,13 @@
 """Published figures of whole systems beside the emulated ones, with where the time goes.
 
-    python benchmarks/published.py [--halves]
+    python benchmarks/published.py
 
-`--halves` computes every step in two halves, one beside the exchanges of the other. docs/end-to-end.md tells the
-conditions of each figure.
+docs/end-to-end.md tells what they mean.
 """
 
 from __future__ import annotations
 
-import argparse
-
-from siltwin.runtime.fidelity.published import CLOUDMATRIX, Emulated, emulate, in_halves
+from siltwin.runtime.fidelity.published import CLOUDMATRIX, Emulated, emulate
 
 
 def told(found: Emulated) -> str:
@@ -28,11 +25,8 @@ def told(found: Emulated) -> str:
 
 def main() -> None:
     """Emulate and print every figure."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--halves", action="store_true", help="steps in two halves, one beside the other's exchanges")
-    halves = parser.parse_args().halves
     for published in CLOUDMATRIX:
-        print(told(emulate(in_halves(published) if halves else published)), "\n")
+        print(told(emulate(published)), "\n")
 
 
 if __name__ == "__main__":

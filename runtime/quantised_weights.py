@@ -92,9 +92,10 @@ def weights_warnings(plan: JobPlan, checkpoint: Checkpoint) -> list[str]:
     """What a report must say of packed weights."""
     holding = plan.holding
     if holding.scheme is not None:
+        apart = ", what latent attention absorbs" if plan.latent.order == "absorbed" else ""
         return [
             f"projections and experts are quantised to {holding.scheme.name} on loading, without calibration, and held "
-            "so in HBM; embedding, head, norms, routers and linear attention's beta and decay are not"
+            f"so in HBM; embedding, head, norms, routers{apart} and linear attention's beta and decay are not"
         ]
     if not checkpoint.packed:
         return []

@@ -73,11 +73,6 @@ def emulate(published: Published) -> Emulated:
     return Emulated(published, tuple(sorted(items, key=lambda item: -item[1])))
 
 
-def in_halves(published: Published) -> Published:
-    """The same with every step in two halves, one beside the exchanges of the other, as micro-batches are."""
-    return replace(published, job=replace(published.job, overlap=True))
-
-
 def _parts_of(job: Job) -> list[tuple[str, float]]:
     report = run_job(job).report
     return [
@@ -128,13 +123,16 @@ def _decode(name: str, requests: int, tokens_per_s: float) -> Published:
             cached_len=4096,
             input_len=2,
             output_len=0,
+            mla="absorbed",
         ),
         conditions=(
             f"{requests} requests a package, 4,096 tokens of KV each, on 160 packages (320 dies)",
             "320 slots of experts, one a die: 256 experts and 64 copies; every expert gets as many tokens",
             "a step takes two tokens of each request, of which 1.7 are kept",
+            "latent attention absorbs, its up-projection held in bf16",
         ),
         missing=(
+            "steps are whole: two micro-batches would gain nothing here, where the real system gains a little",
             "shared experts stand on every die, not on 32 dies of their own",
             "no host work, no sampling of more than the greedy token, one row of logits a request and not two",
             "the module's projection of two hidden states into one, about 75 us",
@@ -150,10 +148,11 @@ CLOUDMATRIX = (
         name="prefill, 16,384 tokens a package",
         tokens_per_s=6688.0,
         tokens=16384,
-        job=_deepseek(layout="dp=32,ep=32", batch=64, input_len=4096, output_len=0),
+        job=_deepseek(layout="dp=32,ep=32", batch=64, input_len=4096, output_len=0, overlap=True),
         conditions=(
             "prompts of 4,096 tokens, two a die, on 16 packages (32 dies)",
             "eight experts a die, without copies; every expert gets as many tokens",
+            "two micro-batches, one beside the other's exchanges",
         ),
         missing=(
             "attention is data-parallel throughout; the real system cuts prompts by sequence, heads and sequence again",

@@ -64,7 +64,9 @@ def _attend(stage: Stage, block: BlockBuilder, attention: LatentAttention, name:
     heads = attention.num_heads // stage.layout.tp
     dims = {name: getattr(attention, name) for name in ("nope_dim", "rope_dim", "v_dim", "scale")}
     dims |= stage.options.latent.operands
-    w = stage.weight(block, "kv_up_weight", stage.weights.latent_heads(f"{name}.kv_up", attention))
+    order = stage.options.latent.order
+    weight = stage.weights.latent_heads(f"{name}.kv_up", attention, packs=order != "absorbed")
+    w = stage.weight(block, "kv_up_weight", weight)
 
     def whole(queries: tuple[Ref, ...], **operands: Any) -> Instruction:
         own, turned = queries

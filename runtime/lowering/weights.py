@@ -201,11 +201,11 @@ class WeightPlan:
         ]
         return self._add(name, ((stop - start) * dim, queries.in_features), pieces, packs=True)
 
-    def latent_heads(self, name: str, attention: LatentAttention) -> WeightBuffer:
-        """This rank's heads' rows of what makes keys and values of latents."""
+    def latent_heads(self, name: str, attention: LatentAttention, packs: bool) -> WeightBuffer:
+        """This rank's heads' rows of what makes keys and values of latents; `packs` as of any matrix."""
         start, stop = self._share(attention.kv_up.out_features[0])
         piece = Piece(attention.kv_up.weights[0], 0, start, stop)
-        return self._add(name, (stop - start, attention.latent_dim), [piece], packs=True)
+        return self._add(name, (stop - start, attention.latent_dim), [piece], packs)
 
     def gate_up(self, name: str, mlp: GatedMlp) -> tuple[WeightBuffer, WeightBuffer | None]:
         """This rank's gate rows, then its up rows."""
