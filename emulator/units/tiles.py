@@ -53,6 +53,24 @@ def slab_of(tm, tn, bits, slabs, core):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
+def part_of(step, tk):  # type: ignore[no-untyped-def]
+    """The lengths in which K may be cut: 4, 5, 6, 7, 8, 10, 12, 14, 16, 20 ... slabs, the same ones for any K, so that a
+    longer K is never faster."""
+    return (4 + step % 4 << step // 4) * tk
+
+
+@njit(cache=True)
+def first_step(k, tk):  # type: ignore[no-untyped-def]
+    """The step of the longest part that is shorter than `k`; -1 where there is none."""
+    slabs, octave = (k - 1) // tk, 0
+    if slabs < 4:
+        return -1
+    while slabs >> octave >= 8:
+        octave += 1
+    return 4 * octave + (slabs >> octave) - 4
+
+
+@njit(cache=True)
 def search(rows, n, k, bits, out_bytes, hbm_ps, ps_per_cycle, ps_per_l2_byte, core, knobs, tiles, slabs):  # type: ignore[no-untyped-def]
     """The fastest tile and K split for products [rows[i], k] x [k, n] of `bits`-bit operands.
 
@@ -84,9 +102,8 @@ def search(rows, n, k, bits, out_bytes, hbm_ps, ps_per_cycle, ps_per_l2_byte, co
         array_steps = ceil_div(tm, core[ROWS]) * ceil_div(tn, core[COLUMNS]) * core[STEP]
         reads = k * (total_rows * across + n * down) * bits // 8 // core[MULTICAST]
         store = ceil_div(tm * tn * ceil_div(out_bytes, out_elements), core[LOAD])
-        split = 1
-        while split <= MAX_SPLIT:
-            part = ceil_div(ceil_div(k, split), tk) * tk if split > 1 else k
+        step, part = first_step(k, tk), k
+        while True:
             parts, swaps = ceil_div(k, part), core[SLAB] * ceil_div(part, tk)
             steps = array_steps * ceil_div(part, core[DEPTH]) + core[FILL]
             load = ceil_div((tm + tn) * part * bits, 8 * core[LOAD]) / knobs[LOADED]
@@ -105,9 +122,9 @@ def search(rows, n, k, bits, out_bytes, hbm_ps, ps_per_cycle, ps_per_l2_byte, co
                 count = ceil_div(grid * parts, core[CORES])
                 arrays, around = int(waves * (steps + swaps)), int(np.ceil(exposed))
                 chosen = (tm, tn, tk, parts, count, arrays, flow, l2, around, load > computing)
-            if part <= tk or grid * parts >= 2 * core[CORES]:
+            if step < 0 or grid * parts >= 2 * core[CORES] or parts >= MAX_SPLIT:
                 break
-            split *= 2
+            part, step = part_of(step, tk), step - 1
     return (best,) + chosen
 
 

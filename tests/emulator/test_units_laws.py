@@ -122,7 +122,7 @@ def test_a_faster_clock_or_hbm_is_never_slower(work: Work, card: CardSpec, key: 
 
 
 @LAWS
-@given(shapes, cards, st.sampled_from(["m", "n", "batch"]), st.integers(1, 3))
+@given(shapes, cards, st.sampled_from(["m", "n", "k", "batch"]), st.integers(1, 3))
 def test_a_larger_product_is_never_faster(shape: MatmulShape, card: CardSpec, axis: str, more: int) -> None:
     larger = MatmulShape(**{**vars(shape), axis: getattr(shape, axis) + more})
     assert total_ps(matmul(larger), card) >= total_ps(matmul(shape), card)
