@@ -104,18 +104,18 @@ class VectorTuning(CardPart):
 class CollectiveTuning(CardPart):
     """How a communication library sends in a card's own node; a named cluster states protocols of its own.
 
-    `start_cycles` of the card's clock pass before a collective's first byte, `peers_start_cycles` where it opens
-    all peers at once (all-to-all), and `step_cycles` at every step beside the links' latency. Bytes get `share`
-    of the links' bandwidth, `switch_share` where the switch adds them. A chunk of the pipeline costs `ramp_cycles`: as
-    `ramp_ps` of a protocol. The defaults lie between what NCCL takes on A100 and on H100 nodes.
+    `start_cycles` of the card's clock pass before a collective's first byte, and `step_cycles` at every step beside the
+    links' latency. Bytes get `share` of the links' bandwidth, `switch_share` where the switch adds them. A chunk of the
+    pipeline costs `ramp_cycles` and the way of sending much `bulk_cycles`, as `ramp_ps` and `bulk_ps` of a protocol.
+    The defaults lie between what NCCL takes on A100 and on H100 nodes.
     """
 
     start_cycles: Annotated[float, Field(ge=0, le=40_000)] = 9_600
-    peers_start_cycles: Annotated[float, Field(ge=0, le=60_000)] = 15_000
     step_cycles: Annotated[float, Field(ge=0, le=5_000)] = 630
-    share: Annotated[float, Field(ge=0.05, le=1)] = 0.79
+    share: Annotated[float, Field(ge=0.05, le=1)] = 0.77
     switch_share: Annotated[float, Field(ge=0.05, le=1)] = 0.62
-    ramp_cycles: Annotated[float, Field(ge=0, le=200_000)] = 24_000
+    ramp_cycles: Annotated[float, Field(ge=0, le=200_000)] = 17_000
+    bulk_cycles: Annotated[float, Field(ge=0, le=100_000)] = 11_000
 
 
 class Tuning(CardPart):

@@ -27,7 +27,7 @@ SHAPED = ("hierarchical", "hierarchical_direct")
 
 
 class ProtocolSpec(BaseModel):
-    """How a library sends, as collectives.protocol.Protocol says; ramp and copy may be left out and cost nothing."""
+    """How a library sends, as collectives.protocol.Protocol says; ramp, copy and bulk may be left out, at no cost."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -36,6 +36,7 @@ class ProtocolSpec(BaseModel):
     bandwidth_ppm: Quantity
     ramp_ps: Quantity | None = None
     copy_bytes_per_s: Quantity | None = None
+    bulk_ps: Quantity | None = None
 
     @field_validator("bandwidth_ppm")
     @classmethod
@@ -46,7 +47,7 @@ class ProtocolSpec(BaseModel):
 
     def quantities(self) -> list[Quantity]:
         """The numbers that times depend on."""
-        numbers = (self.start_ps, self.step_ps, self.bandwidth_ppm, self.ramp_ps, self.copy_bytes_per_s)
+        numbers = (self.start_ps, self.step_ps, self.bandwidth_ppm, self.ramp_ps, self.copy_bytes_per_s, self.bulk_ps)
         return [number for number in numbers if number is not None]
 
     def protocol(self, name: str) -> Protocol:
@@ -58,6 +59,7 @@ class ProtocolSpec(BaseModel):
             self.bandwidth_ppm.value,
             self.ramp_ps.value if self.ramp_ps else 0,
             self.copy_bytes_per_s.value if self.copy_bytes_per_s else 0,
+            self.bulk_ps.value if self.bulk_ps else 0,
         )
 
 

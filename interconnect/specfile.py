@@ -96,7 +96,7 @@ def _near(model: type[BaseModel], loc: tuple[int | str, ...]) -> str:
     """The fields that may stand where an unknown one stood, the likeliest alone if there is one."""
     here: Any = model
     for part in loc[:-1]:
-        if isinstance(part, str):
+        if part in here.model_fields:  # else it is a place in a list, or a name that the user gave
             here = _inner_model(here.model_fields[part].annotation)
     likely = difflib.get_close_matches(str(loc[-1]), here.model_fields, n=1)
     return f"; did you mean {likely[0]}?" if likely else f" (fields: {', '.join(here.model_fields)})"

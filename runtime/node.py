@@ -23,6 +23,7 @@ from ..isa.dtype import FP16, DType
 from ..isa.instruction import split_even
 
 LIBRARY, PEERS, IN_SWITCH = "library", "library_peers", "in_switch"
+PEERS_STARTS = 1.55  # an all-to-all opens all peers at once; NCCL on A100 and H100
 SWITCH_STARTS = 8  # sums in a switch start as slowly as so many others: their multicast is set up first; NCCL on H100
 LEAST_SUMMED = 3  # members from which on a switch adds
 EACH_SIZE = 16  # cards of a node up to which every group size has a row; beyond, powers of two
@@ -116,22 +117,26 @@ def _protocols(card: CardSpec) -> dict[str, Any]:
     def number(value: float, *fields: str) -> dict[str, Any]:
         return _number(card, value, [f"tuning.collective.{field}" for field in fields])
 
-    def protocol(start_cycles: float, start: str, step_cycles: float, share: str) -> dict[str, Any]:
+    def cycles(field: str, times: float = 1) -> dict[str, Any]:
+        return number(times * getattr(tuning, field) * PS_PER_S / card.clock_hz, field)
+
+    def protocol(starts: float, share: str, in_steps: bool) -> dict[str, Any]:
         copied = ("hbm.bandwidth_bytes_per_s", "hbm.attainable_fraction")
         return {
-            "start_ps": number(start_cycles * PS_PER_S / card.clock_hz, start),
-            "step_ps": number(step_cycles * PS_PER_S / card.clock_hz, "step_cycles"),
+            "start_ps": cycles("start_cycles", starts),
+            "step_ps": cycles("step_cycles", in_steps),
             "bandwidth_ppm": number(getattr(tuning, share) * PPM, share),
-            "ramp_ps": number(tuning.ramp_cycles * PS_PER_S / card.clock_hz, "ramp_cycles"),
+            "ramp_ps": cycles("ramp_cycles"),
+            "bulk_ps": cycles("bulk_cycles", in_steps),
             "copy_bytes_per_s": _number(card, card.hbm.attainable_bytes_per_s / 2, copied),  # read and written
         }
 
     found = {
-        LIBRARY: protocol(tuning.start_cycles, "start_cycles", tuning.step_cycles, "share"),
-        PEERS: protocol(tuning.peers_start_cycles, "peers_start_cycles", 0, "share"),
+        LIBRARY: protocol(1, "share", in_steps=True),
+        PEERS: protocol(PEERS_STARTS, "share", in_steps=False),
     }
     if card.node.switch_reduces:
-        found[IN_SWITCH] = protocol(SWITCH_STARTS * tuning.start_cycles, "start_cycles", 0, "switch_share")
+        found[IN_SWITCH] = protocol(SWITCH_STARTS, "switch_share", in_steps=False)
     return found
 
 
@@ -171,10 +176,11 @@ def _sums(spec: ClusterSpec) -> Iterator[dict[str, Any]]:
 
 def _growth(spec: ClusterSpec, choice: Choice, ranks: int) -> tuple[float, float, float]:
     """Picoseconds of an all-reduce over the wires: of none, of a byte more, and of a root of a byte more."""
-    whole = _measured(spec, choice, "all_reduce", ranks, MOST_BYTES, FP16)
-    flow_ps = whole.flow_ps
-    steady_ps = whole.under(replace(choice.protocol, ramp_ps=0)).flow_ps
-    return whole.latency_ps, steady_ps / MOST_BYTES, (flow_ps - steady_ps) / MOST_BYTES**0.5
+    most, half = (_measured(spec, choice, "all_reduce", ranks, size, FP16) for size in (MOST_BYTES, MOST_BYTES // 2))
+    steady = replace(choice.protocol, ramp_ps=0)
+    most_ps, half_ps = most.under(steady).flow_ps, half.under(steady).flow_ps
+    of_none, of_a_byte = most.latency_ps + 2 * half_ps - most_ps, 2 * (most_ps - half_ps) / MOST_BYTES
+    return of_none, of_a_byte, (most.flow_ps - most_ps) / MOST_BYTES**0.5
 
 
 def _even_bytes(first: tuple[float, float, float], other: tuple[float, float, float]) -> int:

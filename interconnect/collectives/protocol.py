@@ -14,6 +14,7 @@ from .plan import Ints
 
 PS_PER_S = 10**12
 WHOLE_PPM = 10**6
+BULK_BYTES = 1_200_000  # as NCCL changes from its protocol of low latency to its simple one on A100 and H100 nodes
 Terms = Mapping[int, int]  # bandwidth in bytes a second -> bytes: their quotients add up to seconds
 
 
@@ -26,9 +27,10 @@ class Protocol:
     the bytes, headers and copies take the rest). `ramp_ps` is what a chunk of its pipeline costs: bytes of n members
     that flow for t alone, cut into as many chunks as is best, take sqrt(t * n / (n - 1) * ramp_ps) longer (a member's
     own share, which crosses no link, goes through the pipeline too; a transfer of one member to one other has none, and
-    counts no members), spread over the steps by their share of t.
-    `copy_bytes_per_s` is how fast a member takes its own share from one buffer to the other where the collective has
-    two (0: it costs nothing).
+    counts no members), spread over the steps by their share of t. `bulk_ps`, between n members 2 / n of it, is what
+    the way of sending much costs more than that of sending little: a collective comes to bear it where some BULK_BYTES
+    cross its busiest links. `copy_bytes_per_s` is how fast a member takes its own share from one buffer to the other
+    where the collective has two (0: it costs nothing).
     """
 
     name: str = "plain"
@@ -37,18 +39,19 @@ class Protocol:
     bandwidth_ppm: int = WHOLE_PPM
     ramp_ps: int = 0
     copy_bytes_per_s: int = 0
+    bulk_ps: int = 0
 
     def flow_ps(self, steps: Sequence[Terms], members: int = 0) -> int:
-        """Picoseconds of all steps' bytes: one ceiling of the exact sum, and the ramp."""
+        """Picoseconds of all steps' bytes: one ceiling of the exact sum, the ramp and the bulk."""
         total: Counter[int] = Counter()
         for terms in steps:
             for bandwidth, size in terms.items():
                 total[bandwidth] += size
         alone = _picoseconds(total)
-        return self._slowed(alone) + self._ramp(alone, members)
+        return self._slowed(alone) + self._ramp(alone, members) + self._bulk(sum(total.values()), members)
 
     def flows_ps(self, steps: Sequence[Terms], members: int = 0) -> Ints:
-        """Picoseconds of every step's bytes, each rounded up, and its share of the ramp; int64 [steps]."""
+        """Picoseconds of every step's bytes, each rounded up, and its share of the rest; int64 [steps]."""
         known: dict[tuple[tuple[int, int], ...], Fraction] = {}  # most steps are alike
         alone = []
         for terms in steps:
@@ -58,11 +61,12 @@ class Protocol:
             alone.append(known[key])
         rounded = {value: self._slowed(value) for value in known.values()}
         flows = np.array([rounded[value] for value in alone], np.int64)
-        if self.ramp_ps and len(flows) and (total := sum(alone, Fraction(0))):
-            ramp, so_far, shares = self._ramp(total, members), Fraction(0), [0]
+        if (self.ramp_ps or self.bulk_ps) and len(flows) and (total := sum(alone, Fraction(0))):
+            num_bytes = sum(sum(terms.values()) for terms in steps)
+            more, so_far, shares = self._ramp(total, members) + self._bulk(num_bytes, members), Fraction(0), [0]
             for value in alone:
                 so_far += value
-                shares.append(int(ramp * so_far / total))
+                shares.append(int(more * so_far / total))
             flows += np.diff(shares)
         return flows
 
@@ -72,6 +76,10 @@ class Protocol:
     def _ramp(self, alone_ps: Fraction, members: int) -> int:
         in_pipeline = alone_ps * members / (members - 1) if members > 1 else alone_ps
         return math.isqrt(_ceiling(in_pipeline) * self.ramp_ps)
+
+    def _bulk(self, num_bytes: int, members: int) -> int:
+        little, much = BULK_BYTES**4, num_bytes**4
+        return 2 * self.bulk_ps * much // (members * (little + much)) if members and self.bulk_ps else 0
 
     def once_ps(self, own_bytes: int) -> int:
         """What it costs once: the start, and the largest own share taken from one buffer to the other."""

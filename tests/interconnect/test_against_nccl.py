@@ -1,7 +1,7 @@
 """NCCL within a node, as measured: six fitted numbers a system explain all collectives, sizes and groups to 7 percent.
 
 The rows are described in data/README.md. Fitted on every other size, the same six numbers miss the all-reduces of the
-sizes between by 5.7 % (H100) and 6.1 % (A100) on average; the shipped ones are fitted on all.
+sizes between by 4.9 % (H100) and 5.4 % (A100) on average; the shipped ones are fitted on all.
 """
 
 import csv
@@ -43,7 +43,7 @@ def errors(system: str) -> dict[str, list[float]]:
     return found
 
 
-@pytest.mark.parametrize(("system", "published"), [("h100", 0.067), ("a100", 0.064)])
+@pytest.mark.parametrize(("system", "published"), [("h100", 0.061), ("a100", 0.063)])
 def test_the_mean_error_is_the_stated_one_and_no_collective_is_far_off(system: str, published: float) -> None:
     by_collective = errors(system)
     every = [error for found in by_collective.values() for error in found]
@@ -56,7 +56,9 @@ def test_the_mean_error_is_the_stated_one_and_no_collective_is_far_off(system: s
 def test_a_system_has_six_fitted_numbers_or_five_where_no_switch_adds(system: str) -> None:
     spec = load_cluster(SYSTEMS[system])
     numbers = [number for protocol in spec.protocols.values() for number in protocol.quantities()]
-    fitted = {number.value for number in numbers if number.evidence == "calibrated"}
+    fitted = {
+        number.value for number in numbers if number.evidence == "calibrated" and "1.55 times" not in number.source
+    }
     assert len(fitted) == (6 if spec.switch_reduces else 5)
 
 
@@ -74,12 +76,14 @@ def test_a_protocols_costs_are_told_step_by_step_too(collective: str) -> None:
 
 
 def test_a_ramp_is_the_square_root_of_the_time_alone_and_of_a_chunks_cost() -> None:
-    """All-gather of 8, 9 MB: at 450 GB/s 20 us; by 9.4052 us a chunk its root is 13,715,067 ps.
+    """All-gather of 8, 9 MB: at 450 GB/s 20 us; by 5.9730 us a chunk its root is 10,929,781 ps.
 
-    Beside that 7/8 of the 20 / 0.8077, a start of 4.544 us, 7 steps and 1.125 MB copied at 1423.8 GB/s.
+    Beside that 7/8 of the 20 / 0.7851, a start of 4.679 us, 7 steps, 1.125 MB copied at 1423.8 GB/s, and a
+    quarter of the bulk's 5.781 us but for 1 / (1 + (7.875 / 1.2)^4) of it.
     """
     found = time_ps(load_cluster("h100-8"), "all_gather", 8, 9_000_000)
-    by_hand = 13_715_067 + 17_500_000 / 0.807679 + 4_543_768 + 7 * (323_584 + 500_000) + 1_125_000 * 1000 / 1423.75
+    by_hand = 10_929_781 + 17_500_000 / 0.785128 + 4_679_204 + 7 * (322_438 + 500_000) + 1_125_000 * 1000 / 1423.75
+    by_hand += 5_780_982 / 4 * (1 - 1 / (1 + (7.875 / 1.2) ** 4))
     assert abs(found - by_hand) < 10
 
 

@@ -106,6 +106,12 @@ def test_a_row_that_names_what_there_is_not_is_refused(row: dict[str, Any], mess
         spec_of(row)
 
 
+def test_an_unknown_number_of_a_protocol_is_refused_with_those_there_are() -> None:
+    protocols = {"mine": PROTOCOLS["bulk"] | {"ramp": quantity(1)}}
+    with pytest.raises(ConfigError, match="protocols.mine.ramp: is not a field here; did you mean ramp_ps"):
+        validated(ClusterSpec, {"name": "mine", "levels": LEVELS, "protocols": protocols}, "mine")
+
+
 @pytest.mark.parametrize(
     ("ranks", "shape"),
     [
