@@ -53,7 +53,8 @@ def fidelity(card: str | None, data: str, json_to: str | None, plots_to: str | N
 @click.option("--kernels", metavar="NAME", help="Whose attention tables to fit (default: the card's; vllm, trtllm).")
 @click.option("--from", "carried", metavar="FILE.yaml", help="Begin with the constants fitted on another card.")
 @click.option("--suggest", type=click.IntRange(1), metavar="N", help="Write N points a kind to measure into folder -o.")
-@click.option("-o", "--output", required=True, metavar="FILE.yaml", help="The calibrated card's file.")
+@click.option("--convert", metavar="FILE.csv", help="Write an export of msprof or Nsight Systems as tables into -o.")
+@click.option("-o", "--output", required=True, metavar="FILE.yaml|DIR", help="The calibrated card's file.")
 def calibrate(
     card: str,
     data: str | None,
@@ -63,19 +64,19 @@ def calibrate(
     kernels: str | None,
     carried: str | None,
     suggest: int | None,
+    convert: str | None,
     output: str,
 ) -> None:
     """Fit a card's constants to measured times, and say how far the result errs on rows that the fit did not see."""
     from .emulator.spec import load_card
     from .emulator.transfer import transferred
-    from .runtime.calibration.write import check_card_file, write_card, write_suggested
+    from .runtime.calibration.write import check_card_file, write_card
 
     spec = load_card(card)
     if carried is not None:
         spec = transferred(spec, load_card(carried))
-    if suggest is not None:
-        for name in write_suggested(output, spec, suggest, seed):
-            click.echo(name)
+    if suggest is not None or convert is not None:
+        _tables(spec, suggest, convert, seed, output)
         return
     check_card_file(output)
     if data is not None:
@@ -84,6 +85,17 @@ def calibrate(
         write_card(output, spec)
     else:
         raise ConfigError("nothing to calibrate with: give --data DIR, or --from FILE.yaml, or --suggest N")
+
+
+def _tables(spec: CardSpec, suggest: int | None, convert: str | None, seed: int, output: str) -> None:
+    """Write a folder of tables: points to measure, or what a profiler measured."""
+    from .runtime.calibration.profiles import converted
+    from .runtime.calibration.suggest import suggested
+    from .runtime.calibration.write import write_tables
+
+    tables = suggested(spec, suggest, seed) if suggest is not None else converted(Path(convert or ""))
+    for name in write_tables(output, spec, tables):
+        click.echo(name)
 
 
 def _fit(spec: CardSpec, data: Path, fit: Fit, points: int, seed: int, kernels: str | None, output: str) -> None:

@@ -54,8 +54,10 @@ def slab_of(tm, tn, bits, slabs, core):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def part_of(step, tk):  # type: ignore[no-untyped-def]
-    """The lengths in which K may be cut: 4, 5, 6, 7, 8, 10, 12, 14, 16, 20 ... slabs, the same ones for any K, so that a
-    longer K is never faster."""
+    """The lengths in which K may be cut: 4, 5, 6, 7, 8, 10, 12, 14, 16, 20 ... slabs.
+
+    They are the same ones for any K, so that a longer K is never faster.
+    """
     return (4 + step % 4 << step // 4) * tk
 
 

@@ -95,8 +95,13 @@ def _calibrate_kind(
     card: CardSpec, kind: str, tables: list[MeasuredTable], ask: Ask, library: str
 ) -> tuple[CardSpec, KindCalibration, KindResult, Array]:
     seen = [table.take(training_rows(table, ask.seed)) for table in tables]
-    judged = [sampled(table.take(~training_rows(table, ask.seed)), JUDGED_ROWS, ask.seed) for table in tables]
-    chosen = _points(seen, ask) if ask.fit == "points" else [part for table in seen for part in _parts(table, ask.seed)]
+    held_out = [table.take(~training_rows(table, ask.seed)) for table in tables]
+    judged = [part for table in held_out for part in _parts(table, ask.seed, JUDGED_ROWS, JUDGED_ROWS)]
+    chosen = (
+        _points(seen, ask)
+        if ask.fit == "points"
+        else [part for table in seen for part in _fitted_parts(table, ask.seed)]
+    )
     prior = POINTS_PRIOR if ask.fit == "points" else ROWS_PRIOR
     fitted = fit(card, kind, [_sample(table) for table in chosen], prior)
     learned = learn(fitted, kind, seen, ask.seed) if ask.fit == "full" else None
@@ -144,12 +149,16 @@ def _points(tables: list[MeasuredTable], ask: Ask) -> list[MeasuredTable]:
     return [pool.take(representative(pool, n, ask.seed)) for pool, n in zip(filter(len, pools), counts, strict=True)]
 
 
-def _parts(table: MeasuredTable, seed: int) -> list[MeasuredTable]:
+def _fitted_parts(table: MeasuredTable, seed: int) -> list[MeasuredTable]:
     """The rows that a physics fit looks at: many of the relevant ones, and some of all others at little weight."""
+    usual, others = _parts(table, seed, RELEVANT_ROWS, OTHER_ROWS)
+    return [part for part in (usual, replace(others, weights=OTHER_WEIGHT * others.weights)) if len(part)]
+
+
+def _parts(table: MeasuredTable, seed: int, usual: int, others: int) -> tuple[MeasuredTable, MeasuredTable]:
+    """At most so many of the relevant rows, and of all others."""
     mask = relevant(table)
-    others = sampled(table.take(~mask), OTHER_ROWS, seed)
-    parts = [sampled(table.take(mask), RELEVANT_ROWS, seed), replace(others, weights=OTHER_WEIGHT * others.weights)]
-    return [part for part in parts if len(part)]
+    return sampled(table.take(mask), usual, seed), sampled(table.take(~mask), others, seed)
 
 
 def _sample(table: MeasuredTable) -> Sample:

@@ -9,7 +9,7 @@ from rich.console import Console, RenderableType
 from ..terminal import NONE, bullets, table
 from .calibrate import Calibrated
 
-COLUMNS = ("|kind", "fit", "rows", "held out", "before", "mean", "median", "p90", "every", "noise")
+COLUMNS = ("|kind", "fit", "rows", "held", "before", "mean", "median", "p90", "every", "noise")
 READING = (
     "errors in percent, |predicted / measured - 1| on rows of groups of shapes that no fit saw, of the types and sizes "
     "that models mostly ask; before: the mean with the constants that the card came with; every: the mean of all rows "

@@ -108,7 +108,7 @@ def read_table(path: Path) -> list[MeasuredTable]:
     kind, library = table_kind(_stem(path)) or (None, "")
     if kind is None:
         raise ConfigError(f"{path}: not the name of a table; see docs/calibration.md")
-    header, lines, rows = _cells(path)
+    header, lines, rows = cells(path)
     notes: list[str] = []
     columns = {column.name: _column(path, column, header, lines, rows, notes) for column in kind.columns}
     times = _times(path, kind, header, lines, rows) * kind.unit_ps
@@ -136,7 +136,7 @@ def _stem(path: Path) -> str:
     return path.name.removesuffix(".gz").removesuffix(".csv")
 
 
-def _cells(path: Path) -> tuple[dict[str, int], list[int], list[list[str]]]:
+def cells(path: Path) -> tuple[dict[str, int], list[int], list[list[str]]]:
     """(place of each column by name, line of each row, cells of each row); empty lines aside."""
     try:
         raw = path.read_bytes()

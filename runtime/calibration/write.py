@@ -1,8 +1,11 @@
-"""Writing what a calibration gives: the card's file and what stands beside it, or a folder of points to measure."""
+"""Writing what a calibration gives: the card's file and what stands beside it, or a folder of tables."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 from ...emulator.calibration_file import beside, document_of
 from ...emulator.spec import CardSpec
@@ -11,7 +14,6 @@ from ..files import check_outputs, write_file
 from .calibrate import Calibrated
 from .card_file import card_yaml
 from .parameters import with_fields
-from .suggest import suggested
 
 
 def check_card_file(output: str) -> None:
@@ -38,17 +40,20 @@ def write_calibrated(output: str, found: Calibrated) -> None:
     write_card(output, with_fields(found.card, calibration=calibration))
 
 
-def write_suggested(output: str, card: CardSpec, count: int, seed: int) -> tuple[str, ...]:
-    """A folder of tables named after the card, their times left empty; returns the files' names."""
+def write_tables(output: str, card: CardSpec, tables: Mapping[str, str]) -> tuple[str, ...]:
+    """Tables as text by file name, into a folder of `output` that is named after the card; returns the files' names."""
     folder = Path(output) / card.name.replace("-", "_")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"cannot write {str(folder)!r}: {error.strerror}") from None
-    tables = suggested(card, count, seed)
     for name in tables:
         if (folder / name).exists():
-            raise ConfigError(f"{folder / name} is there already; give an empty folder, times may stand in that one")
+            raise ConfigError(f"{folder / name} is there already, and may hold times; give another folder")
     for name, text in tables.items():
-        write_file(str(folder / name), lambda stream, text=text: stream.write(text.encode()))  # type: ignore[misc]
+        write_file(str(folder / name), partial(_write, text))
     return tuple(str(folder / name) for name in tables)
+
+
+def _write(text: str, stream: BinaryIO) -> None:
+    stream.write(text.encode())
