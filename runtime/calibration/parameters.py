@@ -13,6 +13,7 @@ from .tables import Floats
 
 KINDS_OF_OPS = {
     "gemm": "matmul",
+    "moe": "grouped",
     "prefill": "prefill",
     "decode": "decode",
     "all_reduce": "collective",

@@ -104,6 +104,12 @@ def _amounts(table: MeasuredTable) -> tuple[Floats, Floats]:
     if table.op == "gemm":
         m, n, k = (columns[name] for name in "mnk")
         return 2 * m * n * k, m * k + n * k + m * n
+    if table.op == "moe":
+        tokens, hidden = columns["num_tokens"], columns["hidden_size"]
+        products = hidden * columns["inter_size"] / columns["moe_tp_size"]
+        rows = tokens * columns["topk"] / columns["moe_ep_size"]
+        experts = np.minimum(rows, columns["num_experts"] / columns["moe_ep_size"])
+        return 4 * rows * products, experts * products
     batch, heads, kv_heads = (columns[name] for name in ("batch_size", "num_heads", "num_key_value_heads"))
     dim, window = columns["head_dim"], columns["window_size"]
     if table.op == "decode":

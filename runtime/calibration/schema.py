@@ -75,7 +75,8 @@ COLLECTIVES = {
     "alltoall": "all_to_all",
     "all_to_all": "all_to_all",
 }
-TYPE_COLUMNS = {"gemm": "gemm_dtype", "prefill": "attn_dtype", "decode": "attn_dtype"}  # of the products
+# of the products
+TYPE_COLUMNS = {"gemm": "gemm_dtype", "prefill": "attn_dtype", "decode": "attn_dtype", "moe": "moe_dtype"}
 KINDS = (
     TableKind(
         "gemm",

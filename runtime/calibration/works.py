@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 
 from ...isa.activations import QUANTISE
 from ...isa.dma import SCATTER
-from ...isa.dtype import BF16, DTYPES, FP32, INT32, DType, parse_dtype
+from ...isa.dtype import BF16, DTYPES, FP32, INT32, parse_dtype
 from ...isa.errors import UnsupportedError
 from ...isa.formats.form import Form
-from ...isa.instruction import Dim, Instruction, TensorType
 from ...isa.latent import LATENT_ATTENTION
 from ...isa.operands import Ref
-from ...isa.program import Binding, Block, BoundShapes, Issue
+from ...isa.program import Binding, Block, BoundShapes
 from ...isa.tensor import ATTENTION, MATMUL
 from ...isa.work import Work
+from .blocks import Extents, Row, Types, block_of
+from .expert_works import moe_block
 from .tables import MeasuredTable
 
 PAGE_TOKENS = 16
 PAGES, TABLE_PAGES = 1 << 20, 1 << 16  # shapes only: no byte of them is allocated, and no Work counts them
 NOPE_DIM, ROPE_DIM, LATENT_V_DIM, LATENT_DIM = 128, 64, 128, 512  # DeepSeek-V3's, which every table of MLA times
-Row = Mapping[str, int | str]
-Extents = dict[str, tuple[int, ...]]
 COLUMN_BLOCKS = {"fp8": 0, "fp8_block": 128}  # columns of a row that share a scale; 0: all
 
 
@@ -54,11 +53,6 @@ def can_stand_for(op: str) -> bool:
     return op in _ROWS
 
 
-def _block(name: str, body: tuple[Instruction, ...], types: dict[str, tuple[DType, tuple[Dim, ...]]]) -> Block:
-    params = tuple((key, TensorType(dtype, shape)) for key, (dtype, shape) in types.items())
-    return Block(name, params, (), tuple(Issue("alone", instruction) for instruction in body))
-
-
 def gemm_block(row: Row) -> tuple[Block, Extents]:
     """A matrix product with m bound as an extent; fp8 input is quantised first, as libraries do in that row."""
     kind = str(row["gemm_dtype"])
@@ -71,13 +65,13 @@ def _gemm(kind: str, n: int, k: int) -> Block:
     if kind in DTYPES:
         dtype = parse_dtype(kind)
         out = dtype if dtype.is_float else BF16
-        return _block("gemm", (product,), {"dst": (out, ("m", n)), "a": (dtype, ("m", k)), "w": (dtype, (n, k))})
+        return block_of("gemm", (product,), {"dst": (out, ("m", n)), "a": (dtype, ("m", k)), "w": (dtype, (n, k))})
     if kind not in COLUMN_BLOCKS:
         raise UnsupportedError(f"no instruction stands here for a product of {kind}")
     dtype, cols = parse_dtype("fp8"), COLUMN_BLOCKS[kind]
     form = Form(dtype, "plain", 1, cols, FP32)
     quantise = QUANTISE(Ref("a"), Ref("scales"), Ref("x"), form, 448.0, "nearest")
-    return _block("gemm", (quantise, product), {
+    return block_of("gemm", (quantise, product), {
         "x": (BF16, ("m", k)), "scales": (FP32, ("m", form.column_blocks(k, 0))),
         "dst": (BF16, ("m", n)), "a": (dtype, ("m", k)), "w": (dtype, (n, k)),
     })  # fmt: skip
@@ -104,7 +98,7 @@ def _attention_of(row: Row) -> Block:
 
 
 _CONTEXT = (Ref("tables"), Ref("q_lens"), Ref("kv_lens"), "q", "kv")
-_TABLES: dict[str, tuple[DType, tuple[Dim, ...]]] = {
+_TABLES: Types = {
     "tables": (INT32, ("batch", TABLE_PAGES)), "q_lens": (INT32, ("batch",)), "kv_lens": (INT32, ("batch",)),
 }  # fmt: skip
 
@@ -117,7 +111,7 @@ def _attention(heads: int, kv_heads: int, dim: int, window: int, attn_dtype: str
         Ref("dst"), Ref("query"), Ref("cache"), *_CONTEXT, heads, kv_heads, dim, dim, dim**-0.5, window
     )
     dtype, row = parse_dtype(attn_dtype), kv_heads * 2 * dim
-    return _block("attention", (put, attention), {
+    return block_of("attention", (put, attention), {
         "dst": (BF16, ("tokens", heads * dim)), "query": (dtype, ("tokens", heads * dim)),
         "new": (BF16, ("tokens", row)), "slots": (INT32, ("tokens",)),
         "cache": (parse_dtype(kv_dtype), (PAGES, PAGE_TOKENS, row)), **_TABLES,
@@ -142,7 +136,7 @@ def _latent(heads: int, kv_dtype: str) -> Block:
         Ref("dst"), Ref("q_nope"), Ref("q_rope"), Ref("cache"), Ref("w"), *_CONTEXT,
         heads, NOPE_DIM, ROPE_DIM, LATENT_V_DIM, (NOPE_DIM + ROPE_DIM) ** -0.5,
     )  # fmt: skip
-    return _block("latent", (attention,), {
+    return block_of("latent", (attention,), {
         "dst": (BF16, ("tokens", heads * LATENT_V_DIM)), "q_nope": (BF16, ("tokens", heads * NOPE_DIM)),
         "q_rope": (BF16, ("tokens", heads * ROPE_DIM)), "w": (BF16, (heads * (NOPE_DIM + LATENT_V_DIM), LATENT_DIM)),
         "cache": (parse_dtype(kv_dtype), (PAGES, PAGE_TOKENS, LATENT_DIM + ROPE_DIM)), **_TABLES,
@@ -155,4 +149,5 @@ _ROWS: dict[str, Callable[[Row], tuple[Block, Extents]]] = {
     "decode": decode_block,
     "mla_prefill": mla_prefill_block,
     "mla_decode": mla_decode_block,
+    "moe": moe_block,
 }

@@ -9,7 +9,9 @@ from siltwin.emulator.spec import load_card
 from siltwin.emulator.ticket import Submission
 from siltwin.interconnect.cluster import make_cluster
 from siltwin.isa.dtype import DTYPES
-from siltwin.isa.program import Binding, Block, Buffer, Call, Extent, Issue, Program, Space
+from siltwin.isa.program import Binding, Block, BoundShapes, Buffer, Call, Extent, Issue, Program, Space
+from siltwin.isa.work import GroupedShape
+from siltwin.runtime.calibration.expert_works import moe_block
 from siltwin.runtime.calibration.predict import predicted_ps
 from siltwin.runtime.calibration.tables import read_measured
 from siltwin.runtime.calibration.works import Extents, decode_block, gemm_block, mla_decode_block, prefill_block
@@ -26,6 +28,21 @@ ROWS = {
         {"batch_size": 5, "step": 999, "num_heads": 16, "tp_size": 8, "kv_cache_dtype": "bf16"},
         mla_decode_block,
     ),
+    "moe": (
+        {
+            "kernel_source": "",
+            "moe_dtype": "fp8",
+            "num_tokens": 50,
+            "hidden_size": 512,
+            "inter_size": 1024,
+            "topk": 4,
+            "num_experts": 16,
+            "moe_tp_size": 2,
+            "moe_ep_size": 4,
+            "distribution": "balanced",
+        },
+        moe_block,
+    ),
 }
 
 
@@ -35,7 +52,7 @@ def program_of(block: Block, extents: Extents) -> Program:
     )
     block = Block(block.name, block.params, (), chained)
     buffers = tuple(Buffer(name, kind, Space.ACTIVATION) for name, kind in block.params)
-    names = tuple(Extent(name, is_vector=name in ("q", "kv")) for name in extents)
+    names = tuple(Extent(name, is_vector=name in ("q", "kv", "counts")) for name in extents)
     queues = tuple(queue.name for queue in load_card("h100-sxm").queues)
     call = Call(block.name, tuple(name for name, _ in block.params))
     return Program("p", queues, names, (), (), buffers, (block,), (call,))
@@ -69,3 +86,14 @@ def test_a_collective_is_predicted_by_bytes_where_tables_count_elements(tmp_path
         == collective_times_ps(card, "all_reduce", 8, [2 << 20], DTYPES["int8"])[0]
     )
     assert predicted_ps(exchanged, card).tolist() == collective_times_ps(card, "all_to_all", 2, [2 << 20]).tolist()
+
+
+def test_a_layer_of_experts_is_one_cards_even_part_of_the_choices() -> None:
+    # 50 tokens choose 4 each: 200 rows over 4 cards are 50 on each one's 4 experts, of which half the width is here.
+    block, extents = moe_block(ROWS["moe"][0])
+    assert extents == {"tokens": (50,), "rows": (50,), "counts": (13, 13, 12, 12)}
+    works = [issue.instruction.work(BoundShapes(block, {}, Binding(extents, {}))) for issue in block.body]
+    assert [work.shape for work in works if isinstance(work.shape, GroupedShape)] == [
+        GroupedShape((13, 13, 12, 12), 1024, 512),
+        GroupedShape((13, 13, 12, 12), 512, 512),
+    ]
