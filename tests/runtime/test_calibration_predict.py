@@ -2,18 +2,20 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from siltwin.emulator.cluster import Cluster
-from siltwin.emulator.spec import load_card
+from siltwin.emulator.spec import load_card, override
 from siltwin.emulator.ticket import Submission
 from siltwin.interconnect.cluster import make_cluster
 from siltwin.isa.dtype import DTYPES
 from siltwin.isa.program import Binding, Block, BoundShapes, Buffer, Call, Extent, Issue, Program, Space
 from siltwin.isa.work import GroupedShape
 from siltwin.runtime.calibration.expert_works import moe_block
-from siltwin.runtime.calibration.predict import predicted_ps
-from siltwin.runtime.calibration.tables import read_measured
+from siltwin.runtime.calibration.fit import Sample, fit
+from siltwin.runtime.calibration.predict import predicted_ps, predictor_of
+from siltwin.runtime.calibration.tables import read_measured, read_table
 from siltwin.runtime.calibration.works import Extents, decode_block, gemm_block, mla_decode_block, prefill_block
 from siltwin.runtime.node import collective_times_ps
 
@@ -97,3 +99,19 @@ def test_a_layer_of_experts_is_one_cards_even_part_of_the_choices() -> None:
         GroupedShape((13, 13, 12, 12), 1024, 512),
         GroupedShape((13, 13, 12, 12), 512, 512),
     ]
+
+
+def test_a_fit_finds_the_card_that_made_the_times(tmp_path: Path) -> None:
+    sheet = load_card("h100")
+    truth = {"start_cycles": 20_000.0, "step_cycles": 1500.0, "share": 0.5, "ramp_cycles": 60_000.0}
+    hidden = override(sheet, {f"tuning.collective.{name}": str(value) for name, value in truth.items()})
+    rows = [("all_gather", cards, 1 << power) for cards in (2, 4, 8) for power in range(10, 29, 2)]
+    header = "op_name,num_gpus,message_size,latency_ms"
+    (tmp_path / "nccl.csv").write_text("\n".join([header, *(f"{a},{b},{c},1" for a, b, c in rows)]))
+    (table,) = read_table(tmp_path / "nccl.csv")
+    measured = predicted_ps(table, hidden)
+    found = fit(sheet, "collective", [Sample(predictor_of(table), measured, table.weights)], prior=0.01)
+    assert np.abs(predicted_ps(table, found) / measured - 1).max() < 0.02
+    for name, value in truth.items():
+        assert getattr(found.tuning.collective, name) == pytest.approx(value, rel=0.1), name
+    assert found.tuning.matmul == sheet.tuning.matmul

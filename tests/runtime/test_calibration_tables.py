@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from siltwin.isa.errors import ConfigError
+from siltwin.runtime.calibration.schema import KINDS
 from siltwin.runtime.calibration.tables import MeasuredTable, read_measured
 
 GEMM = "gemm_dtype,m,n,k,latency_ms\n"
@@ -134,3 +135,11 @@ def test_a_message_in_bytes_is_caught_by_the_links_and_by_two_types_that_take_as
     (tmp_path / "h100_sxm" / "nccl.csv").write_text(header + slow)
     with pytest.raises(ConfigError, match="line 3: as many elements of one byte take as long as those of two"):
         read_measured(tmp_path)
+
+
+def test_every_table_and_column_stands_in_the_documentation() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "calibration.md").read_text()
+    for kind in KINDS:
+        assert kind.stem.replace("(?P<library>[a-z0-9]+)", "LIBRARY") + ".csv" in text
+        for column in kind.columns:
+            assert f"`{column.name}`" in text, f"{kind.stem}: {column.name}"
