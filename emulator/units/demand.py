@@ -15,6 +15,7 @@ from .latent import latent_demand
 from .link import link_demand
 from .rates import Bound, UnitDemand, demand_of, ps_for
 from .residual import corrected
+from .sustained import at_sustained_clock
 from .tensor import tensor_demand
 from .vector import vector_demand
 
@@ -50,9 +51,9 @@ def _physics(work: Work, card: CardSpec) -> UnitDemand:
     if isinstance(work.shape, FusedShape):
         return _fused_demand(work, work.shape, card)
     if isinstance(work.shape, AttentionShape):
-        return attention_demand(work, work.shape, card)
+        return at_sustained_clock(work, card, attention_demand(work, work.shape, card))
     if isinstance(work.shape, LatentShape):
-        return latent_demand(work, work.shape, card)
+        return at_sustained_clock(work, card, latent_demand(work, work.shape, card))
     return _SCHEDULES[work.unit](work, card)
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 from ...isa.dtype import DType
+from ...isa.work import Work
 from ..spec import CardSpec
+from .rates import UnitDemand
 
 NEWTON_STEPS = 30
 CLOSE = 1e-12
@@ -24,6 +29,17 @@ def clock_fraction(card: CardSpec, dtype: DType, ops: int, hbm_bytes: int, alone
     if computed + moved <= allowed or allowed <= 0:
         return 1.0
     return _root(computed, (power.voltage_exponent or 0.0) + 1, moved, allowed)
+
+
+def at_sustained_clock(work: Work, card: CardSpec, asked: UnitDemand) -> UnitDemand:
+    """What an instruction asks at the clock that the card sustains under its operations and bytes when it repeats."""
+    if work.dtype is None:
+        return asked
+    hbm_bytes = dict(asked.amounts).get("hbm", 0)
+    fraction = clock_fraction(card, work.dtype, work.ops, hbm_bytes, asked.alone_ps, 1.0)
+    if fraction == 1.0:
+        return asked
+    return replace(asked, alone_ps=math.ceil(asked.alone_ps / fraction), clock_fraction=fraction)
 
 
 def _root(a: float, exponent: float, b: float, c: float) -> float:
