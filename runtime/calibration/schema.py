@@ -60,10 +60,10 @@ _HEADS = (
     Column("head_dim", "elements of a head's key, and of its value", default=128),
     Column("window_size", "tokens a query sees back; 0: all", default=0, least=0),
     _text("attn_dtype", "type of queries and products", "bf16", PRECISIONS),
-    _text("kv_cache_dtype", "type of the cache", "bf16", PRECISIONS),
+    _text("kv_cache_dtype", "type of the cache", "bf16", (*PRECISIONS, "nvfp4")),
 )
 _MLA = (
-    _text("kv_cache_dtype", "type of the cache", "bf16", PRECISIONS),
+    _text("kv_cache_dtype", "type of the cache", "bf16", (*PRECISIONS, "nvfp4")),
     Column("num_heads", "query heads on this card"),
     Column("batch_size", "sequences"),
 )
@@ -85,7 +85,7 @@ KINDS = (
         (
             _SOURCE,
             _text("gemm_dtype", "type of the operands; fp8 quantises its input first", "bf16",
-                  (*PRECISIONS, "fp8_block", "nvfp4", "int8_wo", "int4_wo")),
+                  (*PRECISIONS, "fp8_block", "fp8_static", "nvfp4", "mxfp4", "int8_wo", "int4_wo", "sq")),
             Column("m", "rows of the input: tokens"),
             Column("n", "columns of the output"),
             Column("k", "columns of the input"),

@@ -6,6 +6,7 @@ import csv
 import gzip
 import hashlib
 import io
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -24,6 +25,14 @@ from .schema import COLLECTIVES, KINDS, Column, TableKind, canonical, table_kind
 Array = np.ndarray[Any, np.dtype[Any]]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 MOST_APART = 2.0  # two measurements of one key further apart than this are no repeats
+
+
+Wants = Callable[[str, str, str], bool]  # (device, operation as of a `TableKind`, library) of a file
+
+
+def everything(device: str, op: str, library: str) -> bool:
+    """Any file."""
+    return True
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,29 +82,46 @@ class MeasuredTable:
         return float(np.mean(np.abs(self.latency_ps / mean - 1)[repeated]))
 
 
-def read_measured(path: Path) -> list[MeasuredTable]:
+def read_measured(path: Path, wants: Wants = everything) -> list[MeasuredTable]:
     """Every table of a device's folder, or of a folder of such (`a100_sxm/gemm.csv`, `h100_sxm/nccl.csv.gz`, ...).
 
-    ConfigError where there is none, and for any row that is no measurement, or cannot be one of the shipped card that
-    its folder is named after, with file, line and reason.
+    Files that `wants` refuses are not opened. ConfigError where there is none at all, and for any row that is no
+    measurement, or none that the shipped card could have made which its folder is named after, with file, line and
+    reason.
     """
-    if not path.is_dir():
-        raise ConfigError(f"{path}: no such folder; measured tables lie in folders, one a device")
-    folders = [path, *sorted(child for child in path.iterdir() if child.is_dir())]
-    found = [table for folder in folders for file in _table_files(folder) for table in read_table(file)]
-    if not found:
+    files = measured_files(path)
+    if not files:
         stems = ", ".join(kind.stem.replace("(?P<library>[a-z0-9]+)", "LIBRARY") for kind in KINDS)
         raise ConfigError(f"{path}: no measured tables here or one folder deeper; known files: {stems} (.csv, .csv.gz)")
+    found = [table for file in files if _is_wanted(file, wants) for table in read_table(file)]
     for table in found:
         if table.card_name in names_of_cards():
             check_plausible(table, load_card(table.card_name))
     return found
 
 
+def measured_files(path: Path) -> list[Path]:
+    """The files of known tables in a folder and those in it; ConfigError where there is no such folder."""
+    if not path.is_dir():
+        raise ConfigError(f"{path}: no such folder; measured tables lie in folders, one a device")
+    folders = [path, *sorted(child for child in path.iterdir() if child.is_dir())]
+    return [file for folder in folders for file in _table_files(folder)]
+
+
+def _is_wanted(file: Path, wants: Wants) -> bool:
+    known = table_kind(_stem(file))
+    return known is not None and wants(device_of(file), known[0].op, known[1])
+
+
 @lru_cache(maxsize=1)
 def names_of_cards() -> frozenset[str]:
     """All names by which a shipped card may be called."""
     return frozenset(name for card in map(load_card, card_names()) for name in (card.name, *card.aliases))
+
+
+def device_of(file: Path) -> str:
+    """The device that a file's rows were measured on: its folder's name."""
+    return file.parent.resolve().name
 
 
 def card_name_of(device: str) -> str:
@@ -209,7 +235,7 @@ def _table(
     path: Path, op: str, library: str, columns: dict[str, Array], times_ps: Floats, lines: Ints, notes: tuple[str, ...]
 ) -> MeasuredTable:
     """A table without identical rows, repeats weighted; ConfigError for repeats that cannot be ones."""
-    device = path.parent.resolve().name
+    device = device_of(path)
     hashes = _hashes(op, library, columns, times_ps)
     _, first = np.unique(hashes, return_index=True)
     kept = np.sort(first)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,14 +12,20 @@ from ...emulator.spec import CardSpec
 from ...isa.errors import ConfigError, UnsupportedError
 from ...isa.instruction import Array
 from ..calibration.predict import predicted_ps
-from ..calibration.tables import MeasuredTable, read_measured
+from ..calibration.schema import KINDS
+from ..calibration.tables import MeasuredTable, card_name_of, measured_files, read_measured
 from .cards import StandIn, stand_in
 from .report import Comparison, FidelityReport
 from .seen import NOTHING
 from .subsets import SUBSETS
 from .tpot import compare_servers, read_servers
 
+OPS = {kind.op for kind in KINDS if kind.op_column or kind.op in {subset.op for subset in SUBSETS}}  # of files
 Progress = Callable[[int, int | None, str], None]
+
+
+def silent(done: int, total: int | None, text: str) -> None:
+    """No progress is shown."""
 
 
 @dataclass(frozen=True)
@@ -31,40 +37,49 @@ class Task:
 
 
 def compare(
-    data: Path, asked: CardSpec | None = None, seen: Array = NOTHING, progress: Progress | None = None
+    data: Path, asked: CardSpec | None = None, seen: Array = NOTHING, progress: Progress = silent
 ) -> FidelityReport:
     """Every subset of every device in a folder laid out as calibration reads it.
 
     `asked` is the card to compare, None for the shipped card of each device. Rows whose hash is among `seen` are left
     out. ConfigError where nothing can be compared, or nothing of a table as all of it was seen.
     """
-    if progress is not None:
-        progress(0, None, "whole models")
     notes: list[str] = []
-    servers = list(compare_servers(read_servers(data, notes), asked, notes))
-    kernels = compare_tables(read_measured(data), asked, seen, progress)
-    return FidelityReport(in_order([*kernels.comparisons, *servers]), (*kernels.notes, *notes))
+    rows = read_servers(data, notes)
+
+    def wants(device: str, op: str, library: str) -> bool:
+        return op in OPS and _chosen(device, library, asked, notes) is not None
+
+    tables = [] if rows and not measured_files(data) else read_measured(data, wants)
+    return _report(tables, compare_servers(rows, asked, notes), asked, seen, notes, progress)
 
 
 def compare_tables(
-    tables: Sequence[MeasuredTable],
-    asked: CardSpec | None = None,
-    seen: Array = NOTHING,
-    progress: Progress | None = None,
+    tables: Sequence[MeasuredTable], asked: CardSpec | None = None, seen: Array = NOTHING
 ) -> FidelityReport:
     """As `compare`, of tables."""
-    notes: list[str] = []
+    return _report(tables, (), asked, seen, [], silent)
+
+
+def _report(
+    tables: Sequence[MeasuredTable],
+    servers: Iterable[Comparison],
+    asked: CardSpec | None,
+    seen: Array,
+    notes: list[str],
+    progress: Progress,
+) -> FidelityReport:
     tasks = _unseen(list(_tasks(tables, asked, notes)), seen, notes)
     found: list[Comparison] = []
     for done, task in enumerate(tasks):
-        if progress is not None:
-            progress(done, len(tasks), f"{task.stand_in.card.name} {task.table.op}")
+        progress(done, len(tasks), f"{task.stand_in.card.name} {task.table.op}")
         found += _comparisons(task, notes)
+    progress(len(tasks), None, "whole models")
+    found += servers
+    told = tuple(dict.fromkeys(notes))
     if not found:
-        raise ConfigError(
-            f"no row can be compared; {'; '.join(dict.fromkeys(notes)) or 'no table has rows of any subset'}"
-        )
-    return FidelityReport(in_order(found), tuple(dict.fromkeys(notes)))
+        raise ConfigError(f"no row can be compared; {'; '.join(told) or 'no table has rows of any subset'}")
+    return FidelityReport(in_order(found), told)
 
 
 def in_order(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
@@ -75,25 +90,29 @@ def in_order(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
 
 def _tasks(tables: Sequence[MeasuredTable], asked: CardSpec | None, notes: list[str]) -> Iterator[Task]:
     for table in tables:
-        chosen = stand_in(table.card_name, asked)
-        if chosen is None:
-            notes.append(f"{table.device}: left out, as {_why_none(table, asked)}")
-            continue
-        kernels = chosen.card.kernels
-        if table.library not in ("", kernels):
-            notes.append(
-                f"{table.device}: kernels of {table.library} left out, as the card emulates those of {kernels}"
-            )
-            continue
+        chosen = _chosen(table.device, table.library, asked, notes)
         wanted = [subset.keeps(table.columns) for subset in SUBSETS if subset.op == table.op]
-        if np.any(wanted):
+        if chosen is not None and np.any(wanted):
             yield Task(table.take(np.logical_or.reduce(wanted)), chosen)
 
 
-def _why_none(table: MeasuredTable, asked: CardSpec | None) -> str:
+def _chosen(device: str, library: str, asked: CardSpec | None, notes: list[str]) -> StandIn | None:
+    """The card that is compared with a device's tables of a library; None, and a note, where they are left out."""
+    name = card_name_of(device)
+    chosen = stand_in(name, asked)
+    if chosen is None:
+        notes.append(f"{device}: left out, as {_why_none(name, asked)}")
+    elif library not in ("", chosen.card.kernels):
+        kernels = chosen.card.kernels
+        notes.append(f"{device}: kernels of {library} left out, as the card emulates those of {kernels}")
+        return None
+    return chosen
+
+
+def _why_none(name: str, asked: CardSpec | None) -> str:
     if asked is None:
-        return f"no shipped card is called {table.card_name}"
-    return f"{asked.name} has no constants fitted by measurements that {table.card_name} could take over"
+        return f"no shipped card is called {name}"
+    return f"{asked.name} has no constants fitted by measurements that {name} could take over"
 
 
 def _unseen(tasks: Sequence[Task], hashes: Array, notes: list[str]) -> list[Task]:

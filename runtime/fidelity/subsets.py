@@ -70,5 +70,5 @@ SUBSETS = (
     ),
     Subset("decode_hd128", "decode", "as prefill, batch up to 256, KV over 16 MB", _is_large_decode),
     Subset("all_reduce_all", "all_reduce", "every size and element type", _every),
-    Subset("tpot_dense", "tpot", "servers of dense models, a static batch", _every),
+    Subset("tpot_dense", "tpot", "servers of dense models: a static batch, others' prompts, the host's time", _every),
 )

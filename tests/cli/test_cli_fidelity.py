@@ -115,3 +115,12 @@ def test_servers_of_dense_models_are_compared_by_their_time_per_output_token(sil
     assert tpot[1] == "1"  # the dense one alone
     assert float(tpot[2]) < 50  # weights of 16 GB at 3.35 TB/s are 4.8 ms
     assert "servers of abacus left out" in result.stdout
+
+
+def test_tables_that_are_not_compared_are_not_read(siltwin: Cli, data: Path) -> None:
+    for name in ("moe.csv", "generation_attention_trtllm.csv"):
+        (data / "h100_sxm" / name).write_text("no,such,columns\n1,2,3\n")
+    assert siltwin("fidelity", "--card", "h100", "--data", str(data), "--json", "-").exit_code == 0
+    (data / "h100_sxm" / "generation_attention_vllm.csv").write_text("no,such,columns\n1,2,3\n")
+    refused = siltwin("fidelity", "--card", "h100", "--data", str(data))
+    assert refused.exit_code == 2 and "the column batch_size (sequences) is missing" in refused.stderr
