@@ -58,9 +58,10 @@ def at_clock(card: CardSpec, clock_hz: int) -> CardSpec:
         return card
     power = card.power
     share = (clock_hz / card.clock_hz) ** (power.voltage_exponent or 0.0)
-    tree = card.model_dump()
-    tree["clock_hz"] = clock_hz
-    tree["power"]["energy_j_per_op"] = {name: share * joules for name, joules in power.energy_j_per_op.items()}
+    changed: dict[str, object] = {
+        "energy_j_per_op": {name: share * joules for name, joules in power.energy_j_per_op.items()}
+    }
     if power.energy_j_per_vector_op is not None:
-        tree["power"]["energy_j_per_vector_op"] = share * power.energy_j_per_vector_op
-    return CardSpec.model_validate(tree)
+        changed["energy_j_per_vector_op"] = share * power.energy_j_per_vector_op
+    parts = {name: getattr(card, name) for name in CardSpec.model_fields}
+    return CardSpec.model_validate(parts | {"clock_hz": clock_hz, "power": power.model_copy(update=changed)})

@@ -14,7 +14,7 @@ from siltwin.emulator.spec import card_names, load_card, override
 from siltwin.emulator.thermal import Thermal, at_clock
 from siltwin.emulator.units.demand import demand
 from siltwin.isa.dtype import BF16
-from siltwin.isa.work import FusedShape, MatmulShape, Unit, Work
+from siltwin.isa.work import AttentionShape, FusedShape, MatmulShape, Unit, Work
 
 POWER = {
     "power.idle_w": "100",
@@ -69,18 +69,27 @@ def test_a_card_at_a_throttle_step_asks_and_takes_what_that_clock_says() -> None
     assert operations_nj(product, 1.0, half) == 250_000
 
 
-@pytest.mark.parametrize("share", ["1", "1.3"])
-def test_a_product_that_the_tdp_holds_draws_just_that(share: str) -> None:
-    card = override(load_card("h100-sxm"), {"tuning.matmul.power": share})
-    size = 8192
-    work = Work(Unit.TENSOR, 2 * size**3, 4 * size**2, 2 * size**2, BF16, MatmulShape(size, size, size))
+SIZE, TOKENS = 8192, 4096
+PRODUCT = Work(Unit.TENSOR, 2 * SIZE**3, 4 * SIZE**2, 2 * SIZE**2, BF16, MatmulShape(SIZE, SIZE, SIZE))
+ATTENTION = Work(
+    Unit.TENSOR, 4 * 32 * 128 * (TOKENS * (TOKENS + 1) // 2), 2 * 3 * TOKENS * 4096, 2 * TOKENS * 4096, BF16,
+    AttentionShape((TOKENS,), (TOKENS,), 32, 32, 128, 128),
+)  # fmt: skip
+FUSED = Work(Unit.TENSOR, PRODUCT.ops, PRODUCT.read_bytes, PRODUCT.write_bytes, BF16, FusedShape((PRODUCT,)))
+
+
+@pytest.mark.parametrize(("work", "tdp_w", "share"), [(PRODUCT, 700, 1), (PRODUCT, 700, 1.3), (ATTENTION, 300, 1)])
+def test_what_the_tdp_holds_draws_just_that(work: Work, tdp_w: int, share: float) -> None:
+    card = override(load_card("h100-sxm"), {"tuning.matmul.power": str(share), "power.tdp_w": str(tdp_w)})
     asked = demand(work, card)
     assert asked.clock_fraction < 0.95
     drawn = Drawn(operations_nj(work, asked.clock_fraction, card), dict(asked.amounts)["hbm"], 0)
-    assert joules_of(card, asked.alone_ps, drawn).total / (asked.alone_ps / 1e12) == pytest.approx(700, rel=1e-6)
-    # What is fused of it and of little else sustains the same.
-    fused = Work(Unit.TENSOR, work.ops, work.read_bytes, work.write_bytes, BF16, FusedShape((work,)))
-    assert demand(fused, card).clock_fraction == pytest.approx(asked.clock_fraction, abs=0.01)
+    assert joules_of(card, asked.alone_ps, drawn).total / (asked.alone_ps / 1e12) == pytest.approx(tdp_w, rel=1e-6)
+
+
+def test_what_is_fused_sustains_what_its_parts_do() -> None:
+    card = load_card("h100-sxm")
+    assert demand(FUSED, card).clock_fraction == pytest.approx(demand(PRODUCT, card).clock_fraction, abs=0.01)
 
 
 @pytest.mark.parametrize("name", [name for name in card_names() if load_card(name).power != Power()])
