@@ -1,9 +1,10 @@
 """Fits what frameworks add to the kernels of a step to measured servers, and says how far it misses groups held out.
 
-    python benchmarks/fit_serving.py FILE [--card h100-sxm] [--card CARD.yaml ..]
+    python benchmarks/fit_serving.py FILE [--card CARD.yaml]
 
 FILE is a table of servers as `siltwin fidelity` reads it. Each row's decode step and the prompts of its peers are
-emulated on the card of its system (given by name, or as a file of that card; the shipped one where none is given).
+emulated on the card of its system: the shipped one, or as `siltwin fidelity --card` takes it (a calibrated card for its
+own device, and its constants on the data sheets of others).
 What is fitted: the host's time of a step and of each of its sequences, by framework, and the share of the peers'
 prompts that falls to a token, by framework and precision. Groups are (model, framework, precision, cards): each third
 of them is predicted by constants fitted to the other two, and at last the constants of all rows are printed.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +22,8 @@ import numpy as np
 from scipy.optimize import lsq_linear
 
 from siltwin.emulator.spec import CardSpec, load_card
+from siltwin.isa.errors import ConfigError
+from siltwin.runtime.fidelity.cards import stand_in
 from siltwin.runtime.fidelity.frameworks import FRAMEWORKS
 from siltwin.runtime.fidelity.serving import Tpot, emulated_tpots
 from siltwin.runtime.fidelity.serving_rows import ServingRow, measured_serving
@@ -40,12 +44,12 @@ class Known(NamedTuple):
     columns: Array
 
 
-def cards_by_system(names: Sequence[str]) -> dict[str, CardSpec]:
-    """The card of every system: those given, and the shipped ones of others."""
-    given = {card.name: card for card in map(load_card, names)}
-    systems = ("h100_sxm", "h200_sxm", "a100_sxm", "b200_sxm")
-    shipped = {system: load_card(system.replace("_", "-")) for system in systems}
-    return {system: given.get(card.name, card) for system, card in shipped.items()}
+def card_of(system: str, asked: CardSpec | None) -> CardSpec:
+    """The card that stands for a system."""
+    found = stand_in(system.replace("_", "-"), asked)
+    if found is None:
+        raise ConfigError(f"no card stands for {system}")
+    return found.card
 
 
 def constants(rows: Sequence[ServingRow]) -> list[str]:
@@ -103,11 +107,11 @@ def main() -> None:
     """Emulate every row, fit, and print errors and constants."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("file", type=Path)
-    parser.add_argument("--card", action="append", default=[])
+    parser.add_argument("--card", type=load_card)
     asked = parser.parse_args()
     rows = measured_serving(asked.file, [])
-    names, cards = constants(rows), cards_by_system(asked.card)
-    all_ = [known(row, tpot, names) for row, tpot in emulated_tpots(rows, cards.__getitem__) if tpot is not None]
+    names, cards = constants(rows), lru_cache(partial(card_of, asked=asked.card))
+    all_ = [known(row, tpot, names) for row, tpot in emulated_tpots(rows, cards) if tpot is not None]
     shipped = np.array([abs(one.tpot.in_all_ms / one.row.tpot_ms - 1) for one in all_])
     print(told("with the constants that ship", shipped))
     held = np.empty(len(all_))

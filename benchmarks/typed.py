@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from siltwin.runtime.fidelity.expert_exchanges import exchanges_beside, stated_exchanges
-from siltwin.runtime.fidelity.typed import h800_kernels, latent_peaks_beside, products_beside, stated_products
+from siltwin.runtime.fidelity.typed import h800_kernels, products_beside, stated_products
 
 
 def main() -> None:
@@ -23,7 +23,6 @@ def main() -> None:
     folder, card = parser.parse_args().folder, h800_kernels()
     tables = {
         "DeepGEMM": products_beside(stated_products(folder / "deepgemm_h800_fp8_gemm.csv"), card),
-        "FlashMLA": latent_peaks_beside(card),
         "DeepEP": exchanges_beside(stated_exchanges(folder / "moe_alltoall_deepep.csv")),
     }
     for name, found in tables.items():

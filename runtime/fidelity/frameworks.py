@@ -38,16 +38,16 @@ class Framework:
 FRAMEWORKS = {
     own.name: own
     for own in (
-        Framework("vllm", mixes=True, fuse="dequantise-matmul", memory_share=0.9, step_s=0.6e-3, sequence_s=26e-6),
+        Framework("vllm", mixes=True, fuse="dequantise-matmul", memory_share=0.9, step_s=0.3e-3, sequence_s=18e-6),
         Framework(
             "trtllm",
             mixes=True,
             fuse="dequantise-matmul,rope-attention",
             memory_share=0.9,
-            step_s=0.2e-3,
-            sequence_s=19e-6,
+            step_s=0.1e-3,
+            sequence_s=16e-6,
         ),
-        Framework("sglang", mixes=False, fuse="dequantise-matmul", memory_share=0.88, step_s=0.0, sequence_s=16e-6),
+        Framework("sglang", mixes=False, fuse="dequantise-matmul", memory_share=0.88, step_s=0.0, sequence_s=15e-6),
     )
 }
 

@@ -51,9 +51,11 @@ PRECISIONS: Mapping[str, Precision] = {
 # rows did is in no column, so that this is calibrated, by benchmarks/fit_serving.py. vLLM's fp8 rows compute hardly any
 # prompt: with all of them the card would have to exceed its peak, so that most were found in the prefix cache.
 PEERS: Mapping[tuple[str, str], float] = {
-    ("sglang", ""): 0.51,
-    ("sglang", "fp8_block"): 0.85,
-    ("trtllm", ""): 0.94,
+    ("sglang", ""): 0.45,
+    ("sglang", "fp8_block"): 0.82,
+    ("trtllm", ""): 0.91,
+    ("trtllm", "fp8"): 0.93,
+    ("vllm", ""): 0.95,
     ("vllm", "fp8"): 0.1,
 }
 CODED_CACHES = (("trtllm", "fp8"), ("vllm", "fp8"))  # (backend, gemm_quant_mode) whose keys and values are in fp8

@@ -18,10 +18,8 @@ from ...isa.instruction import Dim, Instruction, TensorType
 from ...isa.operands import Ref
 from ...isa.products import QUANTISED_GROUPED_MATMUL, QUANTISED_MATMUL
 from ...isa.program import Binding, Block, BoundShapes, Issue
-from ..calibration.works import mla_decode_block
 
 PS_PER_US = 10**6
-PS_PER_S = 10**12
 BLOCK = 128  # elements of an input, and sides of a weight, that share a scale
 COLUMNS = ("kind", "groups", "m_per_group", "n", "k", "time_us_derived")
 KINDS = ("dense", "grouped_contiguous", "grouped_masked")
@@ -147,36 +145,3 @@ def _alone_ps(block: Block, extents: dict[str, tuple[int, ...]], card: CardSpec)
     shapes = BoundShapes(block, {}, Binding(extents, {}))
     asked = [demand(issue.instruction.work(shapes), card) for issue in block.body]
     return sum(each.fixed_ps + each.alone_ps for each in asked)
-
-
-@dataclass(frozen=True)
-class LatentPeak:
-    """A rate that FlashMLA states as its peak on a H800, and a decode step that should come near it."""
-
-    name: str
-    unit: str
-    stated: float
-    heads: int
-    batch: int
-    cached: int
-
-
-LATENT_PEAKS = (
-    LatentPeak("latent decode, bound by memory: 16 heads", "GB/s", 3000.0, heads=16, batch=128, cached=16384),
-    LatentPeak("latent decode, bound by compute: 128 heads", "TFLOP/s", 660.0, heads=128, batch=128, cached=16384),
-)
-LATENT, ROPE, BYTES = 512, 64, 2
-
-
-def latent_peaks_beside(card: CardSpec) -> Iterator[Beside]:
-    """The rates of latent decoding in long contexts: bytes of the cache, or products with it, over the time alone."""
-    for peak in LATENT_PEAKS:
-        sizes = {"num_heads": peak.heads, "batch_size": peak.batch, "step": peak.cached - 1}
-        block, extents = mla_decode_block({**sizes, "kv_cache_dtype": "bf16"})
-        seconds = _alone_ps(block, extents, card) / PS_PER_S
-        cached = peak.batch * peak.cached
-        if peak.unit == "GB/s":
-            rate = cached * (LATENT + ROPE) * BYTES / seconds / 1e9
-        else:
-            rate = 2 * cached * peak.heads * (2 * LATENT + ROPE) / seconds / 1e12
-        yield Beside(peak.name, peak.unit, peak.stated, rate)
