@@ -119,9 +119,25 @@ def _attention(heads: int, kv_heads: int, dim: int, window: int, attn_dtype: str
 
 
 def mla_prefill_block(row: Row) -> tuple[Block, Extents]:
-    """Latent attention of whole prompts."""
+    """Latent attention of whole prompts, whose keys and values were expanded before what is measured."""
     batch, length = int(row["batch_size"]), int(row["isl"])
-    return _latent(int(row["num_heads"]), str(row["kv_cache_dtype"])), _lengths(batch, length, length)
+    return _expanded(int(row["num_heads"]), str(row["kv_cache_dtype"])), _lengths(batch, length, length)
+
+
+@lru_cache(maxsize=256)
+def _expanded(heads: int, kv_dtype: str) -> Block:
+    """New latents put into the cache, and attention to the keys and values that were made of them."""
+    put = SCATTER(dst=Ref("latents"), src=Ref("new"), index=Ref("slots"))
+    key, made = NOPE_DIM + ROPE_DIM, heads * (NOPE_DIM + ROPE_DIM + LATENT_V_DIM)
+    attention = ATTENTION(
+        Ref("dst"), Ref("query"), Ref("cache"), *_CONTEXT, heads, heads, key, LATENT_V_DIM, key**-0.5, 0
+    )
+    return block_of("expanded", (put, attention), {
+        "dst": (BF16, ("tokens", heads * LATENT_V_DIM)), "query": (BF16, ("tokens", heads * key)),
+        "new": (BF16, ("tokens", LATENT_DIM + ROPE_DIM)), "slots": (INT32, ("tokens",)),
+        "latents": (parse_dtype(kv_dtype), (PAGES, PAGE_TOKENS, LATENT_DIM + ROPE_DIM)),
+        "cache": (BF16, (PAGES, PAGE_TOKENS, made)), **_TABLES,
+    })  # fmt: skip
 
 
 def mla_decode_block(row: Row) -> tuple[Block, Extents]:

@@ -16,7 +16,14 @@ from siltwin.runtime.calibration.expert_works import moe_block
 from siltwin.runtime.calibration.fit import Sample, fit
 from siltwin.runtime.calibration.predict import predicted_ps, predictor_of
 from siltwin.runtime.calibration.tables import read_measured, read_table
-from siltwin.runtime.calibration.works import Extents, decode_block, gemm_block, mla_decode_block, prefill_block
+from siltwin.runtime.calibration.works import (
+    Extents,
+    decode_block,
+    gemm_block,
+    mla_decode_block,
+    mla_prefill_block,
+    prefill_block,
+)
 from siltwin.runtime.node import collective_times_ps
 
 HEADS = {"num_heads": 16, "num_key_value_heads": 4, "head_dim": 128, "window_size": 0}
@@ -26,6 +33,10 @@ ROWS = {
     "gemm_fp8": ({"gemm_dtype": "fp8_block", "m": 300, "n": 512, "k": 1024}, gemm_block),
     "context_attention_vllm": ({"batch_size": 3, "isl": 700, **HEADS, **TYPES}, prefill_block),
     "generation_attention_vllm": ({"batch_size": 5, "step": 999, **HEADS, **TYPES}, decode_block),
+    "context_mla": (
+        {"batch_size": 2, "isl": 700, "num_heads": 16, "tp_size": 8, "kv_cache_dtype": "bf16"},
+        mla_prefill_block,
+    ),
     "generation_mla": (
         {"batch_size": 5, "step": 999, "num_heads": 16, "tp_size": 8, "kv_cache_dtype": "bf16"},
         mla_decode_block,
