@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from ..card_parts import CardPart
 from ..spec import CardSpec
 from .attention_tiles import DECODED, schedule
 from .rates import PS_PER_S, UnitDemand, demand_of, ps_for
+from .sustained import clock_fraction
 from .tensor import bound_of, machine_of
 
 PS_PER_NS = 1000
@@ -53,22 +55,30 @@ class AttentionLoad(NamedTuple):
 class AttentionPlan(NamedTuple):
     """How long attention holds the cores, in picoseconds, and why; cycles are shared by all cores.
 
-    `launch_ps` comes first, and holds no unit. `flow_ps` is the cores' own time, `hbm_ps` that of `cache_bytes` beyond
-    what bandwidth alone asks, `combine_ps` the sum over parts of the cache where it was cut. `loads` is the share of
-    the flow that waits for operands.
+    `launch_ps` comes first, and holds no unit. `flow_ps` is the cores' own time, or, where caches are cut, `cut_ps` and
+    `combine_ps` for the sum over parts; `hbm_ps` is what the cache takes beyond what bandwidth alone asks. `loads` is
+    the share of the flow that waits for operands.
     """
 
     launch_ps: int
     flow_ps: float
-    hbm_ps: float
+    cut_ps: float
     combine_ps: float
+    hbm_ps: float
     tensor_cycles: int
     vector_cycles: int
     l2_bytes: int
     loads: float
 
+    def beside(self, hbm_ps: float, l2_ps: float) -> AttentionPlan:
+        """The plan beside so much traffic of HBM and of L2, its flow that of the faster way."""
+        floor_ps = max(hbm_ps + self.hbm_ps, l2_ps)
+        if max(self.flow_ps, floor_ps) <= max(self.cut_ps, floor_ps) + self.combine_ps:
+            return self._replace(cut_ps=self.flow_ps, combine_ps=0.0)
+        return self._replace(flow_ps=self.cut_ps)
+
     def time_ps(self, hbm_ps: float, l2_ps: float) -> float:
-        """Time alone beside so much traffic of HBM and of L2."""
+        """Time alone beside so much traffic of HBM and of L2, once it is known which way is the faster."""
         return max(self.flow_ps, hbm_ps + self.hbm_ps, l2_ps) + self.combine_ps
 
     def whole_ps(self, hbm_ps: float, l2_ps: float) -> float:
@@ -108,25 +118,26 @@ def attention_plan(load: AttentionLoad, dtype: DType, card: CardSpec) -> Attenti
         float(load.row_bytes),
         machine.core, machine.decode if decodes else machine.prefill, decodes,
     )  # fmt: skip
-    launch_ns, flow, combine_ps, stall_ps, hbm_ps = card.tuning.prefill.launch_ns, cut, 0.0, 0.0, 0.0
+    launch_ns, combine_ps, stall_ps, hbm_ps = card.tuning.prefill.launch_ns, 0.0, 0.0, 0.0
     if decodes:
         tuning = card.tuning.decode
         read_bytes = min(load.cache_bytes, rows_read * load.row_bytes)
         alone_ps = read_bytes * PS_PER_S / card.hbm.attainable_bytes_per_s
         launch_ns, combine_ps = tuning.launch_ns, tuning.combine_ns * PS_PER_NS
         stall_ps, hbm_ps = tuning.stall * alone_ps, (1 / tuning.bandwidth_fraction - 1) * alone_ps
-        if whole * ps_per_cycle <= cut * ps_per_cycle + combine_ps:
-            flow, combine_ps = whole, 0.0
     rows = sum(load.q_lens) * load.group * load.kv_heads
     l2_bytes = int(read * load.row_bytes) + rows * dtype.bytes_of(load.qk_dim + load.v_dim)
     return AttentionPlan(
-        round(PS_PER_NS * launch_ns), flow * ps_per_cycle + stall_ps, hbm_ps, combine_ps, math.ceil(tensor),
-        math.ceil(vector), l2_bytes, loads,
+        round(PS_PER_NS * launch_ns), whole * ps_per_cycle + stall_ps, cut * ps_per_cycle + stall_ps, combine_ps,
+        hbm_ps, math.ceil(tensor), math.ceil(vector), l2_bytes, loads,
     )  # fmt: skip
 
 
 def attention_demand(work: Work, shape: AttentionShape, card: CardSpec) -> UnitDemand:
-    """What an attention asks of a card; ProgramError for lengths or heads that do not fit together."""
+    """What an attention asks of a card, at the clock that this sustains when it repeats.
+
+    ProgramError for lengths or heads that do not fit together.
+    """
     assert work.dtype is not None
     if len(shape.q_lens) != len(shape.kv_lens) or shape.num_heads % max(1, shape.num_kv_heads):
         raise ProgramError(
@@ -138,9 +149,8 @@ def attention_demand(work: Work, shape: AttentionShape, card: CardSpec) -> UnitD
     if not any(shape.q_lens):
         return demand_of(card, fixed_ps, 0, "hbm", hbm=num_bytes)
     query_bytes = work.dtype.bytes_of(sum(shape.q_lens) * shape.num_heads * shape.qk_dim)
-    cache_bytes = (
-        max(0, work.read_bytes - query_bytes) if work.read_bytes else math.inf
-    )  # a part of one launch has none
+    known = work.read_bytes > 0  # a part of one launch has no bytes of its own
+    cache_bytes = max(0, work.read_bytes - query_bytes) if known else math.inf
     load = AttentionLoad(
         shape.q_lens, shape.kv_lens, shape.num_heads // shape.num_kv_heads, shape.num_kv_heads, shape.qk_dim,
         shape.v_dim, work.dtype.bytes_of(shape.qk_dim + shape.v_dim), cache_bytes,
@@ -150,16 +160,19 @@ def attention_demand(work: Work, shape: AttentionShape, card: CardSpec) -> UnitD
     if card.l2 is None:
         num_bytes = max(num_bytes, plan.l2_bytes)
     hbm_ps, l2_ps = ps_for(num_bytes, card.hbm.attainable_bytes_per_s), plan.l2_bytes * ps_per_l2_byte
+    plan = plan.beside(hbm_ps, l2_ps)
     if load.decoded is not load:  # prefill has other kernels, but more tokens never take less time than the last few
-        fewer = attention_plan(load.decoded, work.dtype, card)
-        plan = max(plan, fewer._replace(l2_bytes=plan.l2_bytes), key=lambda plan: plan.whole_ps(hbm_ps, l2_ps))
-    compute_ps = 0.0 if plan.loads > 0.5 else plan.flow_ps
-    return demand_of(
+        fewer = attention_plan(load.decoded, work.dtype, card).beside(hbm_ps, l2_ps)
+        plan = max(plan, fewer, key=lambda plan: plan.whole_ps(hbm_ps, l2_ps))
+    compute_ps, alone_ps = 0.0 if plan.loads > 0.5 else plan.flow_ps, plan.time_ps(hbm_ps, l2_ps)
+    fraction = clock_fraction(card, work.dtype, work.ops, num_bytes, alone_ps, energy=1.0)
+    asked = demand_of(
         card,
         fixed_ps + plan.launch_ps,
-        math.ceil(plan.time_ps(hbm_ps, l2_ps)),
+        math.ceil(alone_ps / fraction),
         bound_of(compute_ps, plan.flow_ps, l2_ps, num_bytes, card),
         tensor=plan.tensor_cycles,
         vector=plan.vector_cycles,
         hbm=num_bytes,
     )
+    return replace(asked, clock_fraction=fraction)

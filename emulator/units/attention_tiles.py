@@ -14,7 +14,7 @@ P_TILE, P_MATRIX, P_SOFTMAX, P_OVERLAP, P_IMBALANCE, P_PARTS, P_APPEND = range(1
 D_TILE, D_MATRIX, D_IMBALANCE, D_PARTS, D_LONE_PARTS, D_PORT = range(1, 7)
 
 QUERY_ROWS = 128  # least rows of a query tile, which fills the array: the heads of one group times tokens
-DECODE_ROWS = 64  # rows that a tile of decode is filled up to
+DECODE_ROWS = 16  # rows that a tile of decode is filled up to
 KV_BLOCK = 128  # tokens of the cache that a tile advances by: half of the last one is wasted on average
 DECODED = 8  # new tokens of every sequence up to which the decode kernel takes them
 SPLIT_FILL = 0.8  # the share of the cores that tiles may keep busy before caches are cut no further

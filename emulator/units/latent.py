@@ -165,6 +165,7 @@ def _attention_part(
         AttentionLoad(q_lens, kv_lens, *heads, *dims[:2], row_bytes=dtype.bytes_of(dims[2]), appends=False), dtype, card
     )
     l2_ps = plan.l2_bytes * machine_of(card, dtype).ps_per_l2_byte
+    plan = plan.beside(0, l2_ps)
     compute_ps = 0.0 if plan.loads > 0.5 else plan.flow_ps
     return _Part(
         plan.whole_ps(0, l2_ps), compute_ps, plan.flow_ps, l2_ps, plan.tensor_cycles, plan.vector_cycles, plan.l2_bytes

@@ -18,7 +18,7 @@ def seconds(batch: int, queries: int, length: int, heads: int) -> tuple[float, i
     load = AttentionLoad((queries,) * batch, (length,) * batch, heads, 1, LATENT + ROPE, LATENT, row)
     cache = batch * length * row
     hbm_ps = 1e12 * cache / card.hbm.attainable_bytes_per_s
-    return attention_plan(load, BF16, card).whole_ps(hbm_ps, 0) / 1e12, cache
+    return attention_plan(load, BF16, card).beside(hbm_ps, 0).whole_ps(hbm_ps, 0) / 1e12, cache
 
 
 @pytest.mark.parametrize(

