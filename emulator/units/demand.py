@@ -51,7 +51,7 @@ def _physics(work: Work, card: CardSpec) -> UnitDemand:
     if isinstance(work.shape, FusedShape):
         return _fused_demand(work, work.shape, card)
     if isinstance(work.shape, AttentionShape):
-        return at_sustained_clock(work, card, attention_demand(work, work.shape, card))
+        return attention_demand(work, work.shape, card)
     if isinstance(work.shape, LatentShape):
         return at_sustained_clock(work, card, latent_demand(work, work.shape, card))
     return _SCHEDULES[work.unit](work, card)
