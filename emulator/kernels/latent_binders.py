@@ -17,12 +17,17 @@ from .latent import CHOICE_BLOCK, CHOSEN, chosen_attention, latent_attention
 from .tensor_binders import attention_error
 from .threads import over_rows
 
+UNCUT = 1 << 62  # tokens
+
 
 def first_cuts(lengths: Sequence[int], expands: Sequence[bool], piece_tokens: int) -> Iterator[int]:
-    """For each sequence how many of its tokens fill the piece that they begin in: expanded ones stand in a row."""
+    """For each sequence how many of its tokens fill the piece that they begin in: expanded ones stand in a row.
+
+    More than any sequence has where there are no pieces.
+    """
     taken = 0
     for length, is_expanded in zip(lengths, expands, strict=True):
-        yield piece_tokens - taken % piece_tokens if piece_tokens else length
+        yield piece_tokens - taken % piece_tokens if piece_tokens else UNCUT
         taken += length if is_expanded else 0
 
 
