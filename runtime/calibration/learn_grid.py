@@ -6,9 +6,9 @@ import itertools
 
 import numpy as np
 
-from ...emulator.grid import SIZES, Grid
+from ...emulator.grid import Grid
 from ...emulator.spec import CardSpec
-from ...emulator.trees import LEAST, MOST, PHYSICS
+from ...emulator.trees import LEAST, MOST
 from .boost import boosted
 from .lessons import Lessons
 from .predict import Instructions
@@ -26,13 +26,13 @@ class Free:
     """Trees that give the ratio of time to physics by sizes and physics, bound by no law."""
 
     def __init__(self, lessons: Lessons, seed: int) -> None:
-        self.columns = [lessons.names.index(name) for name in (*SIZES, PHYSICS) if name in lessons.names]
         target = np.clip(np.log(lessons.own_ps / lessons.inputs[:, -1]), *LIMITS)
-        self.model = boosted(self._logs(lessons.inputs), target, lessons.weights, ROUNDS, {**SETTINGS, "seed": seed})
+        logs = np.log(lessons.inputs + 1)
+        self.model = boosted(logs, target, lessons.weights, ROUNDS, {**SETTINGS, "seed": seed})
 
     def log_ratios(self, inputs: Floats) -> Floats:
         """Logarithms of ratios [rows] of rows with the columns of the lessons."""
-        found: Floats = np.clip(self.model.predict(self._logs(inputs)), *LIMITS)
+        found: Floats = np.clip(self.model.predict(np.log(inputs + 1)), *LIMITS)
         return found
 
     def own_ps(self, inputs: Floats) -> Floats:
@@ -40,22 +40,16 @@ class Free:
         found: Floats = inputs[:, -1] * np.exp(self.log_ratios(inputs))
         return found
 
-    def _logs(self, inputs: Floats) -> Floats:
-        logs: Floats = np.log(inputs[:, self.columns] + 1)
-        return logs
-
 
 def fill(card: CardSpec, lessons: Lessons, seed: int) -> Grid | None:
     """The grid over all sizes that were measured; None where one of them was measured at a single value."""
-    if any(name not in lessons.names for name in SIZES):
-        return None
     axes = _axes(lessons)
+    if min(map(len, axes)) < 2:
+        return None
     shape = tuple(map(len, axes))
     points = list(itertools.product(*(axis.astype(int).tolist() for axis in axes)))
     physics = Instructions(gemm_works(lessons.dtype, *point) for point in points).ps(card)
-    inputs = np.zeros((len(points), lessons.inputs.shape[1]))
-    inputs[:, [lessons.names.index(name) for name in SIZES]] = points
-    inputs[:, -1] = physics
+    inputs = np.column_stack([np.array(points, float), physics])
     log_physics = np.log(physics)
     times = _never_falling((log_physics + Free(lessons, seed).log_ratios(inputs)).reshape(shape)).round(DIGITS)
     ratios = (times - log_physics.reshape(shape)).round(DIGITS)
@@ -65,7 +59,7 @@ def fill(card: CardSpec, lessons: Lessons, seed: int) -> Grid | None:
 
 def _axes(lessons: Lessons) -> list[Array]:
     """The sizes that were measured; some of them, evenly by rank, where the grid would have too many points."""
-    axes = [np.unique(lessons.inputs[:, lessons.names.index(name)]) for name in SIZES]
+    axes = [np.unique(column) for column in lessons.inputs[:, :-1].T]
     most = max(map(len, axes))
     while np.prod([len(axis) for axis in axes]) > MOST_POINTS:
         most -= 1

@@ -12,7 +12,6 @@ from .lessons import Lessons
 
 SHARES = (0.6, 0.8, 0.9)  # of log physics, among which cross-validation chooses
 ROUNDS = 300
-UNORDERED = ("head_dim",)  # no length and no batch: a time may fall as it grows
 SETTINGS = {"num_leaves": 31, "min_data_in_leaf": 8, "monotone_constraints_method": "intermediate"}
 
 
@@ -21,8 +20,7 @@ def grow(lessons: Lessons, share: float, seed: int) -> Trees:
     logs = np.log(lessons.inputs + 1)
     left = np.log(lessons.own_ps) - share * logs[:, -1]
     start = float(np.median(left))
-    rising = [0 if name in UNORDERED else 1 for name in lessons.names]
-    settings = {**SETTINGS, "monotone_constraints": rising, "seed": seed}
+    settings = {**SETTINGS, "monotone_constraints": [1] * logs.shape[1], "seed": seed}
     model = boosted(logs, left - start, lessons.weights, ROUNDS, settings)
     return _plain(model.dump_model(), lessons, share, start)
 

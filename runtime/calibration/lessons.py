@@ -19,6 +19,8 @@ from .usable import relevant
 from .works import can_stand_for
 
 FOLDS = 4
+INPUTS = {"prefill": ("longest", "items"), "decode": ("longest", "items"), "matmul": ("m", "n", "k")}
+USUAL_WEIGHT = 3.0  # of the rows that models mostly ask, against all others
 LEAST_LEFT = 0.3  # of a row's time: where other instructions take more, it tells little of the kernel
 
 
@@ -58,8 +60,10 @@ class _Row(NamedTuple):
 def lessons_of(card: CardSpec, kind: str, tables: Sequence[MeasuredTable], seed: int) -> Lessons | None:
     """The rows of plain kernels of a kind, of the type that models mostly ask; None where there are none.
 
-    Sizes that all rows share teach nothing and are left out.
+    Few sizes are told, that what is learned of some shapes holds of others: physics knows the rest.
     """
+    if kind not in INPUTS:
+        return None
     found = [(table, list(_rows(table, kind))) for table in tables if can_stand_for(table.op)]
     usual = [(relevant(table), rows) for table, rows in found]
     types = Counter(str(row.kernel.dtype) for mask, rows in usual for row in rows if mask[row.place])
@@ -70,15 +74,10 @@ def lessons_of(card: CardSpec, kind: str, tables: Sequence[MeasuredTable], seed:
     for table, rows in found:
         rows = [row for row in rows if str(row.kernel.dtype) == dtype]
         if rows:
-            parts.append(_part(card, table, rows, seed))
-    names = tuple(parts[0][0])
-    inputs, own, beside, weights, fold = (
-        np.concatenate(held) for held in zip(*(part[1:] for part in parts), strict=True)
-    )
-    varied = [*np.flatnonzero(np.ptp(inputs[:, :-1], axis=0) > 0), inputs.shape[1] - 1]
-    told = own > LEAST_LEFT * (own + beside)
-    lessons = Lessons(tuple((*names, PHYSICS)[i] for i in varied), inputs[:, varied], own, beside, weights, fold, dtype)
-    return lessons.take(told)
+            parts.append(_part(card, table, rows, INPUTS[kind], seed))
+    inputs, own, beside, weights, fold = (np.concatenate(held) for held in zip(*parts, strict=True))
+    lessons = Lessons((*INPUTS[kind], PHYSICS), inputs, own, beside, weights, fold, dtype)
+    return lessons.take(own > LEAST_LEFT * (own + beside))
 
 
 def _rows(table: MeasuredTable, kind: str) -> Iterator[_Row]:
@@ -92,11 +91,11 @@ def _rows(table: MeasuredTable, kind: str) -> Iterator[_Row]:
 
 
 def _part(
-    card: CardSpec, table: MeasuredTable, rows: list[_Row], seed: int
-) -> tuple[list[str], Floats, Floats, Floats, Floats, Array]:
+    card: CardSpec, table: MeasuredTable, rows: list[_Row], names: tuple[str, ...], seed: int
+) -> tuple[Floats, Floats, Floats, Floats, Array]:
     where = [row.place for row in rows]
     physics = Instructions((row.kernel,) for row in rows).ps(card)
     beside = Instructions(row.beside for row in rows).ps(card)
-    inputs = np.array([[*row.sizes.values(), ps] for row, ps in zip(rows, physics, strict=True)])
-    own = table.latency_ps[where] - beside
-    return list(rows[0].sizes), inputs, own, beside, table.weights[where], folds(table, seed + 1, FOLDS)[where]
+    inputs = np.array([[*(row.sizes[name] for name in names), ps] for row, ps in zip(rows, physics, strict=True)])
+    weights = table.weights[where] * np.where(relevant(table)[where], USUAL_WEIGHT, 1.0)
+    return inputs, table.latency_ps[where] - beside, beside, weights, folds(table, seed + 1, FOLDS)[where]
