@@ -14,6 +14,7 @@ from .tables import Floats
 KINDS_OF_OPS = {
     "gemm": "matmul",
     "moe": "grouped",
+    "rowwise": "vector",
     "prefill": "prefill",
     "decode": "decode",
     "all_reduce": "collective",

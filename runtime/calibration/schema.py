@@ -68,6 +68,7 @@ _MLA = (
     Column("batch_size", "sequences"),
 )
 _TP = Column("tp_size", "cards that the heads of the model were dealt over", default=1)
+ROWWISE = ("rmsnorm", "gated", "add", "softmax")
 COLLECTIVES = {
     "all_reduce": "all_reduce",
     "all_gather": "all_gather",
@@ -126,6 +127,17 @@ KINDS = (
             Column("message_size", "elements (not bytes) of the whole buffer"),
         ),
         op_column="op_name",
+    ),
+    TableKind(
+        "layers",
+        "rowwise",
+        "one row-wise operator of a layer",
+        (
+            _text("op_name", "the operator; gated is silu(x) * y of rows twice as wide", choices=ROWWISE),
+            _text("dtype", "type of the elements", "bf16", ("bf16", "fp16", "fp32")),
+            Column("num_tokens", "rows"),
+            Column("width", "elements of a row of the result"),
+        ),
     ),
     TableKind(
         "moe",

@@ -14,6 +14,7 @@ GROUPS = {
     "decode": ("num_heads", "num_key_value_heads", "head_dim"),
     "mla_prefill": ("num_heads",),
     "mla_decode": ("num_heads",),
+    "rowwise": ("op_name", "width"),
     "moe": ("hidden_size", "inter_size", "topk", "num_experts"),
 }
 COLLECTIVE_GROUPS = ("num_gpus", "message_size")

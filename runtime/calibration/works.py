@@ -17,6 +17,7 @@ from ...isa.tensor import ATTENTION, MATMUL
 from ...isa.work import Work
 from .blocks import Extents, Row, Types, block_of
 from .expert_works import moe_block
+from .rowwise_works import rowwise_block
 from .tables import MeasuredTable
 
 PAGE_TOKENS = 16
@@ -166,4 +167,5 @@ _ROWS: dict[str, Callable[[Row], tuple[Block, Extents]]] = {
     "mla_prefill": mla_prefill_block,
     "mla_decode": mla_decode_block,
     "moe": moe_block,
+    "rowwise": rowwise_block,
 }

@@ -15,6 +15,7 @@ from siltwin.isa.work import GroupedShape
 from siltwin.runtime.calibration.expert_works import moe_block
 from siltwin.runtime.calibration.fit import Sample, fit
 from siltwin.runtime.calibration.predict import predicted_ps, predictor_of
+from siltwin.runtime.calibration.rowwise_works import rowwise_block
 from siltwin.runtime.calibration.tables import read_measured, read_table
 from siltwin.runtime.calibration.works import (
     Extents,
@@ -37,6 +38,7 @@ ROWS = {
         {"batch_size": 2, "isl": 700, "num_heads": 16, "tp_size": 8, "kv_cache_dtype": "bf16"},
         mla_prefill_block,
     ),
+    "layers": ({"op_name": "gated", "dtype": "bf16", "num_tokens": 300, "width": 4096}, rowwise_block),
     "generation_mla": (
         {"batch_size": 5, "step": 999, "num_heads": 16, "tp_size": 8, "kv_cache_dtype": "bf16"},
         mla_decode_block,
@@ -126,3 +128,15 @@ def test_a_fit_finds_the_card_that_made_the_times(tmp_path: Path) -> None:
     for name, value in truth.items():
         assert getattr(found.tuning.collective, name) == pytest.approx(value, rel=0.1), name
     assert found.tuning.matmul == sheet.tuning.matmul
+
+
+def test_row_wise_operators_fit_the_shares_of_bandwidth_that_made_their_times(tmp_path: Path) -> None:
+    sheet = load_card("h100")
+    hidden = override(sheet, {"tuning.vector.gate_share": "0.4", "tuning.vector.reduce_share": "0.3"})
+    rows = [(op, tokens, width) for op in ("rmsnorm", "gated") for tokens in (1024, 8192) for width in (2048, 8192)]
+    header = "op_name,num_tokens,width,latency_ms"
+    (tmp_path / "layers.csv").write_text("\n".join([header, *(f"{a},{b},{c},1" for a, b, c in rows)]))
+    (table,) = read_table(tmp_path / "layers.csv")
+    samples = [Sample(predictor_of(table), predicted_ps(table, hidden), table.weights)]
+    found = fit(sheet, "vector", samples, prior=0.01).tuning.vector
+    assert found.gate_share == pytest.approx(0.4, rel=0.03) and found.reduce_share == pytest.approx(0.3, rel=0.05)
