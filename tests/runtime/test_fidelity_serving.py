@@ -125,3 +125,32 @@ def test_a_server_of_longer_sequences_than_its_model_has_is_not_predicted() -> N
     predicted = predicted_tpot_ms(rows, lambda system: load_card(system.replace("_", "-")))
     assert np.isnan(predicted[0])
     assert predicted[1] == pytest.approx(emulated(ROW).in_all_ms)
+
+
+# The middle row of each framework, precision and number of cards of a public collection of servers without vLLM's fp8
+# ones (ai-dynamo/aiconfigurator, Apache-2.0): isl, osl, concurrency, tp, milliseconds a token.
+QWEN = "Qwen/Qwen3-32B"
+SERVERS = (
+    ("sglang", QWEN, "h100_sxm", "", 2048, 256, 128, 2, 58.383),
+    ("sglang", QWEN, "h100_sxm", "", 2048, 256, 16, 8, 8.762),
+    ("sglang", LLAMA, "h200_sxm", "fp8_block", 4000, 1000, 128, 1, 32.030),
+    ("sglang", LLAMA, "h200_sxm", "fp8_block", 2000, 1000, 512, 4, 28.660),
+    ("trtllm", LLAMA, "h100_sxm", "", 2048, 256, 16, 1, 10.876),
+    ("trtllm", LLAMA, "h100_sxm", "", 2048, 256, 32, 4, 6.795),
+    ("trtllm", QWEN, "h100_sxm", "fp8", 2048, 256, 128, 1, 102.765),
+    ("trtllm", QWEN, "h100_sxm", "fp8", 2048, 256, 32, 8, 12.692),
+    ("vllm", QWEN, "h100_sxm", "", 4096, 1024, 128, 2, 55.196),
+    ("vllm", QWEN, "h100_sxm", "", 4096, 1024, 128, 8, 30.783),
+)
+
+
+@pytest.mark.long
+def test_measured_servers_are_met_from_the_data_sheet() -> None:
+    rows = [
+        ServingRow("row", backend, model, system, quant, isl, osl, concurrency, tp, 1, tpot_ms)
+        for backend, model, system, quant, isl, osl, concurrency, tp, tpot_ms in SERVERS
+    ]
+    predicted = predicted_tpot_ms(rows, lambda system: load_card(system.replace("_", "-")))
+    errors = np.abs(predicted / [row.tpot_ms for row in rows] - 1)
+    assert errors.mean() < 0.15
+    assert errors.max() < 0.35
