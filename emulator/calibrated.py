@@ -50,11 +50,13 @@ class KindCalibration(CardPart):
         """Whether something was learned that does not count, as the card is no longer the one that was measured."""
         return bool(self.learned) and self.correction is None
 
-    def covers(self, sizes: Sizes) -> bool:
-        """Whether sizes lie within what was measured; a kind without ranges covers nothing."""
-        return bool(self.ranges) and all(
-            low * (1 - TOLERANCE) <= sizes[name] <= high * (1 + TOLERANCE) for name, (low, high) in self.ranges.items()
-        )
+    def beyond(self, sizes: Sizes) -> list[str]:
+        """Which sizes lie outside of what was measured."""
+        return [
+            name
+            for name, (low, high) in self.ranges.items()
+            if not low * (1 - TOLERANCE) <= sizes[name] <= high * (1 + TOLERANCE)
+        ]
 
 
 class Calibration(CardPart):

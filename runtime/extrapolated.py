@@ -17,14 +17,16 @@ if TYPE_CHECKING:
 STEPS_LOOKED_AT = 16  # of each kind, evenly from the first to the last: lengths grow from step to step
 
 
-def is_extrapolated(card: CardSpec, records: Sequence[StepRecord]) -> bool:
-    """Whether some instruction of a calibrated kind lay outside of its ranges; False on a card without calibration."""
+def outside(card: CardSpec, records: Sequence[StepRecord]) -> tuple[str, ...]:
+    """What lay outside of the ranges of calibrated kinds, in words; nothing on a card without calibration."""
     calibration = card.calibration
     if calibration is None:
-        return False
+        return ()
     kinds = dict.fromkeys(record.step.kind for record in records)
     looked_at = [one for kind in kinds for one in _spread([r for r in records if r.step.kind == kind])]
-    return any(_outside(work, calibration) for record in looked_at for work in _works(record))
+    works = (work for record in looked_at for work in _works(record))
+    found = dict.fromkeys(reason for work in works for reason in _reasons(work, calibration))
+    return tuple(f"outside what was calibrated: {reason}" for reason in found)
 
 
 def _spread(records: list[StepRecord]) -> list[StepRecord]:
@@ -43,11 +45,22 @@ def _works(record: StepRecord) -> Iterator[Work]:
                 yield columns.ops[site].cost.work
 
 
-def _outside(work: Work, calibration: Calibration) -> bool:
+def _reasons(work: Work, calibration: Calibration) -> Iterator[str]:
     if isinstance(work.shape, FusedShape):
-        return any(_outside(part, calibration) for part in work.shape.parts)
+        for part in work.shape.parts:
+            yield from _reasons(part, calibration)
+        return
     found = sizes_of(work)
-    if found is None:  # tokens that come to a cache: no table times such prompts
-        return isinstance(work.shape, AttentionShape) and any(work.shape.q_lens) and "prefill" in calibration.kinds
-    told = calibration.kinds.get(found[0])
-    return told is not None and not told.covers(found[1])
+    if found is None:
+        if isinstance(work.shape, AttentionShape) and any(work.shape.q_lens) and "prefill" in calibration.kinds:
+            yield "prefill of tokens that come to a cache, which no table times"
+        return
+    kind, sizes = found
+    told = calibration.kinds.get(kind)
+    if told is not None and not told.ranges:
+        yield f"{kind}, of which no sizes were measured"
+    for name in told.beyond(sizes) if told is not None else ():
+        assert told is not None
+        low, high = told.ranges[name]
+        side = "below" if sizes[name] < low else "above"
+        yield f"{kind} at {name} {side} the {low:,.0f} to {high:,.0f} that were measured"

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from ..emulator.calibrated import Calibration
 from .catalogue import CardDetail, CardsReport, CardSummary, FactsPart, ModelsReport
 from .terminal import NONE, bullets, plain, table
 
@@ -85,8 +86,20 @@ def _card_parts(detail: CardDetail) -> Iterator[RenderableType]:
     rows = [
         (path, _value(value), evidence.evidence if evidence else NONE, evidence.source if evidence else "")
         for path, value, evidence in detail.rows()
+        if path.partition(".")[0] != "calibration"
     ]
     yield table("Every number and what it rests on", ("|path", "<value", "|evidence", "<source"), rows)
+    yield from bullets("Calibration", _calibrated(detail.card.calibration))
+
+
+def _calibrated(calibration: Calibration | None) -> list[str]:
+    """A line a kind: what was fitted, and how far it errs on rows that the fit did not see."""
+    return [
+        f"{kind}: {told.fit} fit of {told.rows:,} rows{f' of {told.library}' if told.library else ''}; errs "
+        f"{told.usual.mean:.1%} on {told.usual.rows:,} usual rows not seen (median {told.usual.median:.1%}), "
+        f"{told.errors.mean:.1%} on every row"
+        for kind, told in (calibration.kinds.items() if calibration is not None else ())
+    ]
 
 
 def _value(value: Any) -> str:

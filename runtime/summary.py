@@ -18,7 +18,7 @@ from .breakdown import PhaseTime
 from .communication import collective_reports, link_reports
 from .critical import Critical, critical
 from .energy import energy_report
-from .extrapolated import is_extrapolated
+from .extrapolated import outside
 from .fits import what_fits
 from .hidden import Hidden
 from .kv_compare import TimedStep, kv_uses, untimed
@@ -90,12 +90,11 @@ def card_part(card: CardSpec) -> CardPart:
     )
 
 
-def evidence_of(prepared: Prepared, records: Sequence[StepRecord] = ()) -> tuple[EvidenceReport, ...]:
-    """What the figures of a job rest on, whose steps were these."""
+def evidence_of(prepared: Prepared, extrapolated: bool = False) -> tuple[EvidenceReport, ...]:
+    """What the figures of a job rest on, some of whose instructions may lie outside of the card's calibration."""
     plan = prepared.plan
     named = prepared.job.cluster is not None
-    outside = is_extrapolated(plan.card, records)
-    return evidence_reports(plan.card, prepared.cluster, plan.layout.cards, named, outside)
+    return evidence_reports(plan.card, prepared.cluster, plan.layout.cards, named, extrapolated)
 
 
 def cluster_part(prepared: Prepared) -> ClusterPart:
@@ -133,6 +132,7 @@ def summarise(state: RunState, started_s: float) -> Report:
     requests = tuple(_requests(state))
     exchanges = [record.exchanges for record in state.records]
     passes = pass_reports(plan)
+    beyond = outside(plan.card, state.records)
     collectives, axes = collective_reports(state.cluster, plan.layout, exchanges)
     return Report(
         model=model_part(prepared),
@@ -158,8 +158,8 @@ def summarise(state: RunState, started_s: float) -> Report:
         phases=_phases(state, criticals, steps),
         energy=energy_report(state, elapsed_ps),
         latent_attention=latent_reports(plan, [record.step for record in state.records]),
-        evidence=evidence_of(prepared, state.records),
-        warnings=(*prepared.warnings, *idle_fusions(plan, passes), *_numbers_lost(state)),
+        evidence=evidence_of(prepared, bool(beyond)),
+        warnings=(*prepared.warnings, *idle_fusions(plan, passes), *_numbers_lost(state), *beyond),
         not_modelled=NOT_MODELLED,
         oom=_oom(state.oom, state) if state.oom else None,
         not_finite=state.watch.found,

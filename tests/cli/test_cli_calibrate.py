@@ -55,6 +55,16 @@ def test_a_calibrated_card_says_which_constants_were_fitted_and_how_well(siltwin
     assert told.ranges["m"] == (1, 512) and told.fit == "physics"
 
 
+def test_a_calibrated_card_is_shown_with_its_errors_a_line_a_kind(siltwin: Cli, data: Path) -> None:
+    result = siltwin("cards", str(calibrated(siltwin, data)))
+    told = load_card(data / "mine.yaml").calibration
+    assert result.exit_code == 0 and told is not None
+    text = " ".join(result.output.split())
+    assert (
+        f"matmul: physics fit of {told.kinds['matmul'].rows} rows; errs {told.kinds['matmul'].usual.mean:.1%}" in text
+    )
+
+
 def test_all_but_the_constants_is_as_the_data_sheet_has_it(siltwin: Cli, data: Path) -> None:
     card, sheet = load_card(calibrated(siltwin, data)), load_card("h100")
     differ = {name for name in type(card).model_fields if getattr(card, name) != getattr(sheet, name)}

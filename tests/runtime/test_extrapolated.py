@@ -38,8 +38,12 @@ def test_a_run_beyond_the_measured_sizes_is_extrapolated(
 ) -> None:
     # SmolLM2-135M: a prompt of 16 tokens, then one token a step; the MLP is 1,536 wide
     job = Job("SmolLM2-135M", card=card_file(tmp_path, **narrowed), batch=1, input_len=16, output_len=2, payload=False)
-    time, memory = run_job(job).report.evidence[:2]
+    report = run_job(job).report
+    time, memory = report.evidence[:2]
     assert (time.figure, time.extrapolated, memory.extrapolated) == ("time", outside, False)
+    (name, (low, high)) = next(iter(narrowed.items()), ("m", (1, 1)))
+    said = [line for line in report.warnings if f"outside what was calibrated: matmul at {name}" in line]
+    assert len(said) == outside and all(f"the {low:,} to {high:,} that were measured" in line for line in said)
 
 
 def test_learning_counts_on_the_card_that_was_measured_and_is_said_to_be_off_on_another(tmp_path: Path) -> None:
