@@ -17,7 +17,7 @@ from siltwin.emulator.units.demand import demand
 from siltwin.emulator.units.rates import capacities, ps_for
 from siltwin.isa.dtype import BF16, FP16
 from siltwin.isa.errors import ConfigError
-from siltwin.isa.work import MatmulShape, Unit, Work
+from siltwin.isa.work import AttentionShape, MatmulShape, Unit, Work
 from siltwin.runtime.calibration.learn import learn
 from siltwin.runtime.calibration.learn_grid import fill
 from siltwin.runtime.calibration.learn_trees import grow
@@ -50,12 +50,12 @@ def noisy() -> Lessons:
     return Lessons(("m", "n", "k", PHYSICS), inputs, physics * factor, 0 * ones, ones, ones, "bf16")
 
 
-def learned_card(trees: Trees | Grid) -> CardSpec:
+def learned_card(trees: Trees | Grid, kind: str = "matmul") -> CardSpec:
     errors = Errors(rows=1, mean=0.1, median=0.1, p90=0.1)
     told = KindCalibration(
         fit="full", library="", rows=1, errors=errors, usual=errors, ranges={}, learned=trees.digest, correction=trees
     )
-    calibration = Calibration(seed=0, sources={}, kinds={"matmul": told}, beside="c.json")
+    calibration = Calibration(seed=0, sources={}, kinds={kind: told}, beside="c.json")
     marks = {**CARD.evidence, "calibration": Evidence(evidence="calibrated", source="a test")}
     return with_fields(CARD, calibration=calibration, evidence=marks)
 
@@ -170,3 +170,24 @@ def test_learning_halves_an_error_that_depends_on_sizes_and_needs_three_hundred_
     ]
     assert np.mean(errors) < 0.08  # without: 0.2 and 0.11
     assert learn(CARD, "matmul", [table.take(np.arange(299))], seed=0) is None
+
+
+def decode_works(lengths: tuple[int, ...]) -> Work:
+    shape = AttentionShape((1,) * len(lengths), lengths, 32, 8, 128, 128)
+    reads = BF16.bytes_of(len(lengths) * 32 * 128) + BF16.bytes_of(sum(lengths) * 8 * 256)
+    return Work(Unit.TENSOR, 4 * sum(lengths) * 32 * 128, reads, BF16.bytes_of(len(lengths) * 4096), BF16, shape)
+
+
+def test_no_time_of_attention_falls_as_sequences_or_lengths_grow_whatever_was_learned() -> None:
+    batches, lengths = (1, 3, 8, 20, 64), (100, 512, 1000, 4096, 9000, 30000)
+    rows = [(length, batch * 8, physics_ps(decode_works((length,) * batch))) for batch in batches for length in lengths]
+    inputs, ones = np.array(rows * 12, float), np.ones(len(rows) * 12)
+    factor = np.exp2(np.random.default_rng(7).uniform(-1, 1, len(ones)))
+    names = ("longest", "items", PHYSICS)
+    trees = grow(Lessons(names, inputs, inputs[:, -1] * factor, 0 * ones, ones, ones, "bf16"), 0.8, 0)
+    card = learned_card(trees, "decode")
+    times = np.array([[physics_ps(decode_works((n,) * b), card) for n in (*lengths, 50000)] for b in (*batches, 100)])
+    plain = np.array([[physics_ps(decode_works((n,) * b)) for n in (*lengths, 50000)] for b in (*batches, 100)])
+    assert (np.diff(times, axis=0) >= 0).all() and (np.diff(times, axis=1) >= 0).all() and (times != plain).any()
+    uneven = [physics_ps(decode_works((100, last)), card) for last in (100, 400, 5000, 20000)]
+    assert uneven == sorted(uneven)
