@@ -28,7 +28,7 @@ def test_a_contradiction_is_named_and_fails(siltwin: Cli, tmp_path: Path) -> Non
     (tmp_path / "mine.yaml").write_text(MINE)
     result = siltwin("card", "check", str(tmp_path / "mine.yaml"))
     assert result.exit_code == 2
-    assert "l2.bandwidth_bytes_per_s: 6.5 GB/s; should be 2,847.5 GB/s or more" in " ".join(result.stdout.split())
+    assert "l2.bandwidth_bytes_per_s: 6.5 GB/s; should be 3,082.0 GB/s or more" in " ".join(result.stdout.split())
     assert "mine is not sound: 1 errors, 0 warnings" in result.stdout
 
 
