@@ -57,8 +57,10 @@ ai-dynamo/aiconfigurator (Apache-2.0) and of public InferenceMAX runs.
 - Errors are |predicted / measured - 1| in percent: mean, and median in brackets. **floor** is how far repeated
   measurements lie from their own mean: nothing below it means anything. Two collections of the same H100 GEMMs differ
   by 4.6 %, two of collectives by 1.5 to 2 %.
-- A row is one instruction alone on one card, as the program of a model would hold it; a server's row is one emulated
-  step of the whole model and what [the framework adds](end-to-end.md).
+- A row is one instruction alone on one card, as the program of a model would hold it, or a collective of a node.
+- A server's row is one emulated step of the whole model and what [the framework adds](end-to-end.md). All servers of
+  the device are shown; the frameworks' few constants were fitted to them, and that page tells the errors on servers
+  that they were not fitted to.
 """
 
 
