@@ -15,8 +15,6 @@ from numba import njit
 from ..isa.errors import ConfigError
 from .trees import LEAST, MOST, Array, digest_of, plain
 
-SIZES = ("m", "n", "k")
-
 
 class Grid(NamedTuple):
     """`rows`, `columns` and `depths` are the sizes m, n and k at the points, ascending; `log_ps` [rows, columns,
@@ -34,13 +32,8 @@ class Grid(NamedTuple):
 
     def ratio(self, sizes: Mapping[str, float], physics_ps: float) -> float:
         """What the physics of a product of these sizes is multiplied by, from LEAST to MOST."""
-        place = np.array([sizes[name] for name in SIZES], np.float64)
-        edges = self.rows, self.columns, self.depths
-        inside = all(axis[0] <= x <= axis[-1] for axis, x in zip(edges, place.tolist(), strict=True))
-        rows, columns, depths = (np.log(axis) for axis in edges)
-        found = _between(np.log(place), rows, columns, depths, self.log_ps if inside else self.log_ratio)
-        found -= np.log(physics_ps) if inside else 0.0
-        return float(np.exp(min(np.log(MOST), max(np.log(LEAST), found))))
+        m, n, k = sizes["m"], sizes["n"], sizes["k"]
+        return float(_ratio(m, n, k, physics_ps, self.rows, self.columns, self.depths, self.log_ps, self.log_ratio))
 
     @property
     def digest(self) -> str:
@@ -73,22 +66,27 @@ class Grid(NamedTuple):
 
 @njit(cache=True)
 def _cell(axis, x):  # type: ignore[no-untyped-def]
-    """(index of the point below, how far on to the next) of a place on an axis, the nearest end beyond it."""
+    """(index of the point below, how far on to the next by logarithms, whether within) of a size on an axis.
+
+    Beyond it the nearest end.
+    """
     index = min(max(np.searchsorted(axis, x) - 1, 0), axis.size - 2)
-    part = (x - axis[index]) / (axis[index + 1] - axis[index])
-    return index, min(max(part, 0.0), 1.0)
+    part = np.log(x / axis[index]) / np.log(axis[index + 1] / axis[index])
+    return index, min(max(part, 0.0), 1.0), axis[0] <= x <= axis[-1]
 
 
 @njit(cache=True)
-def _between(place, rows, columns, depths, table):  # type: ignore[no-untyped-def]
-    """The table [rows, columns, depths] at a place [3], linearly between its points."""
-    i, x = _cell(rows, place[0])
-    j, y = _cell(columns, place[1])
-    k, z = _cell(depths, place[2])
-    total = 0.0
+def _ratio(m, n, k, physics_ps, rows, columns, depths, log_ps, log_ratio):  # type: ignore[no-untyped-def]
+    """`Grid.ratio` at sizes m, n, k: what stands between the points, linearly."""
+    i, x, in_rows = _cell(rows, m)
+    j, y, in_columns = _cell(columns, n)
+    h, z, in_depths = _cell(depths, k)
+    inside = in_rows and in_columns and in_depths
+    table = log_ps if inside else log_ratio
+    total = -np.log(physics_ps) if inside else 0.0
     for a in range(2):
         for b in range(2):
             for c in range(2):
                 weight = (x if a else 1 - x) * (y if b else 1 - y) * (z if c else 1 - z)
-                total += weight * table[i + a, j + b, k + c]
-    return total
+                total += weight * table[i + a, j + b, h + c]
+    return np.exp(min(np.log(MOST), max(np.log(LEAST), total)))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ...isa.work import Work
 from ..calibrated import is_plain, sizes_of
 from ..spec import CardSpec
@@ -24,10 +22,10 @@ def corrected(work: Work, card: CardSpec, asked: UnitDemand) -> UnitDemand:
         return asked
     physics_ps = asked.fixed_ps + asked.alone_ps
     capacity = capacities(card)
-    floor_ps = max((ps_for(amount, capacity[kind]) for kind, amount in asked.amounts), default=0)
+    floor_ps = max([ps_for(amount, capacity[kind]) for kind, amount in asked.amounts], default=0)
     least_ps = floor_ps + int(LEAST * asked.fixed_ps)
     whole_ps = max(round(physics_ps * told.correction.ratio(found[1], physics_ps)), least_ps)
     alone_ps = max(floor_ps, whole_ps - asked.fixed_ps)
     fixed_ps = whole_ps - alone_ps
     bound = "dispatch" if fixed_ps > alone_ps else asked.bound
-    return replace(asked, fixed_ps=fixed_ps, alone_ps=alone_ps, bound=bound)
+    return UnitDemand(fixed_ps, alone_ps, asked.amounts, bound, asked.clock_fraction)

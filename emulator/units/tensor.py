@@ -156,7 +156,7 @@ def _product_demand(work: Work, shape: MatmulShape | GroupedShape, dtype: DType,
     fraction = clock_fraction(card, dtype, work.ops, num_bytes, plan.time_ps, tuning.power)
     alone_ps = math.ceil(plan.time_ps / fraction)
     asked = demand_of(card, launch_ps(card, tuning), alone_ps, bound, tensor=plan.tensor_cycles, hbm=num_bytes)
-    return replace(asked, clock_fraction=fraction)
+    return asked if fraction == 1.0 else replace(asked, clock_fraction=fraction)
 
 
 def launch_ps(card: CardSpec, tuning: ProductTuning) -> int:
