@@ -31,7 +31,7 @@ def learn(card: CardSpec, kind: str, tables: Sequence[MeasuredTable], seed: int)
     few = lessons.take(np.random.default_rng(seed).permutation(len(lessons.inputs))[:CHOOSING_ROWS])
     physics = float(np.average(few.errors(few.inputs[:, -1]), weights=few.weights))
     if kind in OF_A_GRID:
-        error = left_out_error(few, lambda seen: Free(seen, seed).own_ps)
+        error = left_out_error(few, lambda seen: Free(card, seen, seed).own_ps)
         return fill(card, lessons, seed) if error < physics else None
     errors = {share: left_out_error(few, lambda seen, a=share: grow(seen, a, seed).own_ps) for share in SHARES}  # type: ignore[misc]
     best = min(SHARES, key=lambda share: errors[share])

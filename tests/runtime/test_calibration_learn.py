@@ -19,7 +19,7 @@ from siltwin.isa.dtype import BF16, FP16
 from siltwin.isa.errors import ConfigError
 from siltwin.isa.work import AttentionShape, MatmulShape, Unit, Work
 from siltwin.runtime.calibration.learn import learn
-from siltwin.runtime.calibration.learn_grid import fill
+from siltwin.runtime.calibration.learn_grid import Free, _never_falling, fill
 from siltwin.runtime.calibration.learn_trees import grow
 from siltwin.runtime.calibration.lessons import Lessons
 from siltwin.runtime.calibration.parameters import with_fields
@@ -105,6 +105,23 @@ def test_no_time_falls_within_a_grid_however_badly_it_was_taught(grid: Grid) -> 
         assert (np.diff(times, axis=axis)[grows] >= 0).all()
     assert (times != plain).mean() > 0.5 and (0.699 < times / plain).all() and (times / plain < 1.401).all()
     assert not grid.falls() and grid.log_ps.shape == (8, 8, 8)
+
+
+def test_weights_that_no_cache_holds_are_known_for_pairs_of_n_and_k_that_were_not_measured() -> None:
+    lessons = noisy()
+    _, n, k, physics = lessons.inputs.T
+    taught = lessons._replace(own_ps=physics * np.where(n * k > 100_000, 1.3, 1.0))
+    unseen = (np.searchsorted(LADDER, n) + np.searchsorted(LADDER, k)) % 2 == 0
+    left = taught.take(unseen)
+    assert left.errors(left.inputs[:, -1]).mean() > 0.07
+    assert left.errors(Free(CARD, taught.take(~unseen), 0).own_ps(left.inputs)).mean() < 0.01  # by n and k apart: 0.017
+
+
+def test_times_that_fall_are_moved_as_little_as_may_be() -> None:
+    table = np.broadcast_to([5.0, 1.0, 1.0], (2, 2, 3)).copy()
+    assert _never_falling(table) == pytest.approx(np.full((2, 2, 3), 7 / 3))
+    rising = np.arange(12.0).reshape(2, 2, 3)
+    assert (_never_falling(rising) == rising).all()
 
 
 def test_a_grid_whose_times_fall_is_refused(grid: Grid) -> None:
