@@ -175,8 +175,8 @@ def test_members_that_count_differently_are_named() -> None:
 def test_the_choice_is_made_by_bytes_and_ranks() -> None:
     asked = []
 
-    def choose(collective: str, size: int, ranks: Sequence[int], num_bytes: int) -> Choice:
-        asked.append((collective, size, ranks, num_bytes))
+    def choose(collective: str, size: int, ranks: Sequence[int], num_bytes: int, dtype: DType | None) -> Choice:
+        asked.append((collective, size, ranks, num_bytes, dtype))
         return Choice(algorithms_for(collective)[0])
 
     held = [{"x": np.zeros((3, 5), np.float32)} for _ in range(2)]
@@ -184,7 +184,7 @@ def test_the_choice_is_made_by_bytes_and_ranks() -> None:
     counts = [[1, 2], [3, 1]]
     held = [{"s": rows_of(i, 9), "d": np.zeros((9, 4), np.int32)} for i in range(2)]
     Payload(choose).run(cards(2, TEXT, held, INT32, counts))
-    assert asked == [("all_reduce", 2, (4, 5), 60), ("all_to_all", 2, (0, 1), 7 * 16)]
+    assert asked == [("all_reduce", 2, (4, 5), 60, FP32), ("all_to_all", 2, (0, 1), 7 * 16, INT32)]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 6])
