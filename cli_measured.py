@@ -52,7 +52,9 @@ def fidelity(card: str | None, data: str, json_to: str | None, plots_to: str | N
 @click.option("--seed", type=click.IntRange(0), default=0, metavar="S", help="Of the split into groups (0).")
 @click.option("--kernels", metavar="NAME", help="Whose attention tables to fit (default: the card's; vllm, trtllm).")
 @click.option("--from", "carried", metavar="FILE.yaml", help="Begin with the constants fitted on another card.")
-@click.option("--suggest", type=click.IntRange(1), metavar="N", help="Write N points a kind to measure into folder -o.")
+@click.option(
+    "--suggest", type=click.IntRange(1, 10_000), metavar="N", help="Write N points a kind to measure into folder -o."
+)
 @click.option("--convert", metavar="FILE.csv", help="Write an export of msprof or Nsight Systems as tables into -o.")
 @click.option("-o", "--output", required=True, metavar="FILE.yaml|DIR", help="The calibrated card's file.")
 def calibrate(

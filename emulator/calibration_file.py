@@ -12,7 +12,7 @@ import numpy as np
 from ..isa.errors import ConfigError
 from .calibrated import Calibration
 from .grid import Grid
-from .trees import Trees
+from .trees import Trees, digest_of
 
 MOST_BYTES = 1 << 28
 Hashes = np.ndarray[Any, np.dtype[np.uint64]]
@@ -43,15 +43,14 @@ def with_learned(calibration: Calibration, card_file: Path) -> Calibration:
     path = beside(card_file, calibration)
     if not any(told.learned for told in calibration.kinds.values()):
         return calibration
-    held, kinds = dict(_document(path)["learned"]), dict(calibration.kinds)
+    held, kinds = _document(path)["learned"], dict(calibration.kinds)
     for kind, told in kinds.items():
         if told.learned:
-            document = dict(held.get(kind, {}))
+            document = dict(held[kind]) if isinstance(held, dict) and isinstance(held.get(kind), dict) else {}
             form = Grid if document.pop("form", None) == "grid" else Trees
-            correction = form.of_document(document, path)
-            if correction.digest != told.learned:
+            if digest_of(document) != told.learned:
                 raise ConfigError(f"{path}: its {kind} was not made with {card_file}; calibrate the card again")
-            kinds[kind] = told.model_copy(update={"correction": correction})
+            kinds[kind] = told.model_copy(update={"correction": form.of_document(document, path)})
     return calibration.model_copy(update={"kinds": kinds})
 
 

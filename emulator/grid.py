@@ -48,7 +48,7 @@ class Grid(NamedTuple):
     def of_document(cls, document: Mapping[str, Any], where: object) -> Self:
         """The grid of a document; ConfigError where it is not one, or a time of it falls."""
         try:
-            axes = [np.array(document[name], np.float64) for name in ("rows", "columns", "depths")]
+            axes = [np.array(document[name], np.float64, ndmin=1) for name in ("rows", "columns", "depths")]
             tables = [np.array(document[name], np.float64) for name in ("log_ps", "log_ratio")]
             found = cls(tuple(document["dtypes"]), *axes, *tables)
         except (KeyError, TypeError, ValueError) as error:

@@ -71,8 +71,8 @@ class Trees(NamedTuple):
     def of_document(cls, document: Mapping[str, Any], where: object) -> Self:
         """The trees of a document; ConfigError where it is not one, or a node leads nowhere."""
         try:
-            floats = {key: np.array(document[key], np.float64) for key in ("low", "high", "value")}
-            whole = {key: np.array(document[key], np.int64) for key in ("roots", "column", "left", "right")}
+            floats = {key: np.array(document[key], np.float64, ndmin=1) for key in ("low", "high", "value")}
+            whole = {key: np.array(document[key], np.int64, ndmin=1) for key in ("roots", "column", "left", "right")}
             found = cls(
                 tuple(document["dtypes"]), float(document["share"]), float(document["start"]),
                 tuple(document["inputs"]), floats["low"], floats["high"], whole["roots"], whole["column"],

@@ -6,6 +6,7 @@ import csv
 import gzip
 import hashlib
 import io
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -21,10 +22,12 @@ from ...isa.errors import ConfigError
 from .faults import refuse
 from .plausible import check_plausible
 from .schema import COLLECTIVES, KINDS, Column, TableKind, canonical, table_kind
+from .shapes import check_shapes
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 MOST_APART = 2.0  # two measurements of one key further apart than this are no repeats
+LONGEST_MS = 1e7  # hours: no kernel takes as long
 
 
 Wants = Callable[[str, str, str], bool]  # (device, operation as of a `TableKind`, library) of a file
@@ -71,6 +74,11 @@ class MeasuredTable:
         )
 
     @property
+    def told(self) -> list[str]:
+        """The notes with the file that they are of."""
+        return [f"{self.path.name}: {note}" for note in self.notes]
+
+    @property
     def noise(self) -> float | None:
         """The mean relative distance of a repeated measurement from the mean of its key; None without repeats."""
         repeated = self.weights < 1
@@ -105,7 +113,21 @@ def measured_files(path: Path) -> list[Path]:
     if not path.is_dir():
         raise ConfigError(f"{path}: no such folder; measured tables lie in folders, one a device")
     folders = [path, *sorted(child for child in path.iterdir() if child.is_dir())]
-    return [file for folder in folders for file in _table_files(folder)]
+    files = [file for folder in folders for file in _table_files(folder)]
+    known: dict[tuple[str, str], Path] = {}
+    for file in files:
+        twin = known.setdefault((_device_name(file), _stem(file)), file)
+        if twin is not file:
+            raise ConfigError(
+                f"{file}: {twin} holds {_stem(file)} of the same card; give one of them, or join their rows"
+            )
+    return files
+
+
+def _device_name(file: Path) -> str:
+    """The one name of the card that a file's rows were measured on."""
+    name = card_name_of(device_of(file))
+    return load_card(name).name if name in names_of_cards() else name
 
 
 def _is_wanted(file: Path, wants: Wants) -> bool:
@@ -137,6 +159,7 @@ def read_table(path: Path) -> list[MeasuredTable]:
     header, lines, rows = cells(path)
     notes: list[str] = []
     columns = {column.name: _column(path, column, header, lines, rows, notes) for column in kind.columns}
+    check_shapes(path, columns, lines)
     times = _times(path, kind, header, lines, rows) * kind.unit_ps
     rungs: list[tuple[str, Array]] = [(kind.op, np.ones(len(rows), bool))]
     if kind.op_column is not None:
@@ -167,15 +190,12 @@ def cells(path: Path) -> tuple[dict[str, int], list[int], list[list[str]]]:
     try:
         raw = path.read_bytes()
         text = (gzip.decompress(raw) if path.name.endswith(".gz") else raw).decode("utf-8-sig")
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+        reader = csv.reader(io.StringIO(text))
+        header = {name.strip(): place for place, name in enumerate(next(reader, []))}
+        found = [(reader.line_num, row) for row in reader if row]
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error, csv.Error) as error:
         raise ConfigError(f"{path}: cannot be read as CSV: {error}") from None
-    reader = csv.reader(io.StringIO(text))
-    header = {name.strip(): place for place, name in enumerate(next(reader, []))}
-    lines, rows = [], []
-    for row in reader:
-        if row:
-            lines.append(reader.line_num)
-            rows.append(row)
+    lines, rows = [line for line, _ in found], [row for _, row in found]
     if not rows:
         raise ConfigError(f"{path}: has no rows under its header")
     width = len(header)
@@ -213,7 +233,7 @@ def _column(
 
 def _number(cell: str) -> float:
     try:
-        return float(cell)
+        return float("nan") if "_" in cell else float(cell)
     except ValueError:
         return float("nan")
 
@@ -226,8 +246,9 @@ def _times(path: Path, kind: TableKind, header: dict[str, int], lines: list[int]
         raise ConfigError(f"{path}: the column {kind.time} is missing{hint}; there are: {', '.join(header)}")
     cells = [row[header[kind.time]] for row in rows]
     times = np.array([_number(cell) for cell in cells])
-    bad = ~(np.isfinite(times) & (times > 0))
-    refuse(path, ((lines[row], f"{kind.time}={cells[row]!r} is not a time above 0") for row in np.flatnonzero(bad)))
+    bad = ~((times > 0) & (times < LONGEST_MS))
+    refuse(path, ((lines[row], f"{kind.time}={cells[row]!r} is not a time above 0 and below {LONGEST_MS:g}")
+                  for row in np.flatnonzero(bad)))  # fmt: skip
     return times
 
 

@@ -29,6 +29,7 @@ def tables_of(card: CardSpec, tables: Sequence[MeasuredTable], library: str) -> 
             if not usable.all():
                 notes.append(f"{table.path.name}: {int((~usable).sum())} rows of types that {card.name} lacks left out")
             check_plausible(table, card)
+            notes += table.told
             if usable.any():
                 kept.append(table.take(usable))
     return kept, notes

@@ -93,6 +93,7 @@ def _tasks(tables: Sequence[MeasuredTable], asked: CardSpec | None, notes: list[
         chosen = _chosen(table.device, table.library, asked, notes)
         wanted = [subset.keeps(table.columns) for subset in SUBSETS if subset.op == table.op]
         if chosen is not None and np.any(wanted):
+            notes += [f"{table.device}/{told}" for told in table.told]
             yield Task(table.take(np.logical_or.reduce(wanted)), chosen)
 
 

@@ -165,10 +165,17 @@ def test_trees_read_back_from_beside_their_card_and_no_others_do(trees: Trees, t
     (tmp_path / "c.json").write_bytes(document_of(np.array([3], np.uint64), {"matmul": other}))
     with pytest.raises(ConfigError, match="was not made with"):
         with_learned(bare, tmp_path / "card.yaml")
+    for damaged in ("null", '{"matmul": 3}', '{"matmul": {"form": "grid", "rows": null}}'):
+        (tmp_path / "c.json").write_text(f'{{"rows": [], "learned": {damaged}}}')
+        with pytest.raises(ConfigError, match="was not made with"):
+            with_learned(bare, tmp_path / "card.yaml")
+
+
+def test_trees_whose_walks_never_end_or_that_are_no_lists_are_refused(trees: Trees) -> None:
     loop = trees._replace(left=np.where(trees.column >= 0, 0, trees.left))
-    (tmp_path / "c.json").write_bytes(document_of(np.array([3], np.uint64), {"matmul": loop}))
-    with pytest.raises(ConfigError, match="trees are damaged"):
-        with_learned(bare, tmp_path / "card.yaml")
+    for document in (loop.document(), {**trees.document(), "low": None}):
+        with pytest.raises(ConfigError, match="trees are damaged"):
+            Trees.of_document(document, "c.json")
 
 
 def test_learning_halves_an_error_that_depends_on_sizes_and_needs_three_hundred_rows(tmp_path: Path) -> None:

@@ -92,6 +92,12 @@ def test_a_hash_is_of_the_content_and_not_of_the_place_or_the_spelling(tmp_path:
         (GEMM + ROWS + "bf61,8,4096,4096,0.02\n", "line 4: gemm_dtype='bf61'; known: bf16"),
         (GEMM + ROWS + "bfloat16,8,4096,0.02\n", "line 4: has 4 cells, the header 5"),
         (GEMM + ROWS + "bfloat16,64,4096,4096,0.0601\n", "line 4: the same key as line 3 took 2 times as long"),
+        (
+            GEMM + ROWS + "bfloat16,8,4096,4096,1e300\n",
+            "line 4: latency_ms='1e300' is not a time above 0 and below 1e+07",
+        ),
+        (GEMM + ROWS + "bfloat16,1_000,4096,4096,0.02\n", "line 4: m='1_000'"),
+        (GEMM + ROWS + f"{'x' * 200_000},8,4096,4096,0.02\n", "gemm.csv: cannot be read as CSV: field larger"),
         (GEMM, "has no rows"),
         ("gemm_dtype,m,n,latency_ms\nbf16,1,1,1\n", "the column k (columns of the input) is missing"),
         ("gemm_dtype,m,n,k,latency_us\nbf16,1,1,1,1\n", "latency_us would have to be converted"),
@@ -99,6 +105,34 @@ def test_a_hash_is_of_the_content_and_not_of_the_place_or_the_spelling(tmp_path:
 )
 def test_what_is_no_measurement_is_refused_with_its_line_and_the_reason(tmp_path: Path, text: str, said: str) -> None:
     assert said in refusal(tmp_path, gemm=text)
+
+
+def test_sizes_that_contradict_each_other_are_no_measurement(tmp_path: Path) -> None:
+    decode = "batch_size,num_heads,num_key_value_heads,step,latency_ms\n4,32,5,1023,0.02\n"
+    said = refusal(tmp_path, generation_attention_vllm=decode)
+    assert "line 2: num_heads=32 is no multiple of num_key_value_heads=5" in said
+    experts = "num_tokens,hidden_size,inter_size,topk,num_experts,latency_ms\n16,4096,1024,8,1000000000000,0.1\n"
+    (tmp_path / "other").mkdir()
+    said = refusal(tmp_path / "other", moe=experts)
+    assert "line 2: topk=8 of num_experts=1000000000000" in said
+
+
+def test_a_damaged_archive_is_no_table(tmp_path: Path) -> None:
+    file = folder(tmp_path) / "h100_sxm" / "gemm.csv.gz"
+    packed = gzip.compress((GEMM + ROWS).encode())
+    file.write_bytes(packed[:14] + bytes([255] * 20) + packed[34:])
+    with pytest.raises(ConfigError, match="cannot be read as CSV"):
+        read_measured(tmp_path)
+
+
+def test_two_files_of_one_table_are_refused_and_so_are_two_names_of_one_card(tmp_path: Path) -> None:
+    folder(tmp_path, gemm=GEMM + ROWS)
+    folder(tmp_path, "h100", gemm=GEMM + ROWS)
+    with pytest.raises(ConfigError, match="holds gemm of the same card"):
+        read_measured(tmp_path)
+    (tmp_path / "h100_sxm" / "gemm.csv.gz").write_bytes(gzip.compress((GEMM + ROWS).encode()))
+    with pytest.raises(ConfigError, match="holds gemm of the same card"):
+        read_measured(tmp_path / "h100_sxm")
 
 
 def test_a_folder_without_tables_says_what_is_known(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from siltwin.emulator.evidence import Evidence
 from siltwin.emulator.spec import CardSpec, load_card
 from siltwin.isa.errors import ConfigError
 from siltwin.runtime.calibration.tables import MeasuredTable, read_table
+from siltwin.runtime.calibration.usable import tables_of
 from siltwin.runtime.fidelity.cards import stand_in
 from siltwin.runtime.fidelity.compare import compare_tables
 
@@ -33,6 +34,16 @@ def test_rows_that_a_fit_saw_are_left_out_and_counted(gemms: MeasuredTable) -> N
     report = compare_tables([gemms], seen=gemms.row_hashes[1:])
     assert [(found.subset, found.score.n) for found in report.comparisons] == [("gemm_all", 1), ("gemm_1k_16k", 1)]
     assert "h100_sxm/gemm.csv: 1 of 2 rows left out: the card was fitted on them" in report.notes
+
+
+def test_rows_that_were_dropped_are_said(tmp_path: Path) -> None:
+    (tmp_path / "h100_sxm").mkdir()
+    path = tmp_path / "h100_sxm" / "gemm.csv"
+    path.write_text(ROWS + ROWS.splitlines()[1] + "\n")
+    (table,) = read_table(path)
+    said = "gemm.csv: 1 identical rows dropped (the first: line 5)"
+    assert f"h100_sxm/{said}" in compare_tables([table]).notes
+    assert said in tables_of(load_card("h100"), [table], "vllm")[1]
 
 
 def test_a_table_of_which_a_fit_saw_every_row_is_refused_with_what_to_do(gemms: MeasuredTable) -> None:
