@@ -26,7 +26,7 @@ from .instruction import (
     require_rows,
 )
 from .operands import ExtentName, In, InOut, OptionalIn, Out, Ref
-from .work import GroupedShape, Unit, VectorShape, Work
+from .work import StateShape, Unit, VectorShape, Work
 
 L2_EPS = 1e-6  # under the root of query and key norms, as flash-linear-attention has it
 CHUNK_TOKENS = 64  # tokens whose updates a chunked schedule condenses into products
@@ -265,7 +265,7 @@ class GATED_DELTA(Instruction, opcode=0x1C, unit=Unit.TENSOR):
             + begun * state_bytes,
             write_bytes=_rows_bytes(s, sum(q_lens), self.dst) + active * state_bytes,
             dtype=s.type_of(self.q).dtype,
-            shape=GroupedShape(rows, self.value_dim, depth),
+            shape=StateShape(rows, self.value_dim, depth),
         )
 
     def execute(self, m: Memory) -> None:

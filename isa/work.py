@@ -43,6 +43,11 @@ class GroupedShape:
 
 
 @dataclass(frozen=True)
+class StateShape(GroupedShape):
+    """The same, each matrix a recurrence's state: kernels keep several on a core, so that none waits for the next."""
+
+
+@dataclass(frozen=True)
 class AttentionShape:
     """Attention of new tokens over their cached context, one entry of `q_lens`/`kv_lens` a sequence.
 

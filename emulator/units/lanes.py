@@ -17,7 +17,7 @@ from ..span import BOUNDS
 from ..spec import CardSpec
 from .rates import LONGEST_PS, PS_PER_S, capacities
 from .sustained import clock_fraction
-from .tensor import MOST_PRODUCTS, knobs_of, launch_ps, machine_of
+from .tensor import MOST_PRODUCTS, knobs_of, launch_ps, machine_of, tuning_of
 from .tiles import SLABS, TILES, search_lanes
 from .vector import MAP_OPS, MIN_LANE_TRIPS, reduce_ps, streams_of
 
@@ -121,7 +121,7 @@ def _vector_cycles(
 def _grouped(work: Work, shape: GroupedShape, reads: Ints, writes: Ints, card: CardSpec) -> LaneDemand | None:
     if work.dtype is None or work.dtype.name not in card.tensor.rate or card.tensor.dataflow is not None:
         return None
-    machine, tuning = machine_of(card, work.dtype), card.tuning.grouped
+    machine, tuning = machine_of(card, work.dtype), tuning_of(card, shape)
     rows, num_bytes = np.stack(shape.rows, axis=1), reads + writes
     if int(rows.sum(axis=1).max(initial=0)) * shape.n * shape.k > MOST_PRODUCTS:
         return None

@@ -12,7 +12,7 @@ import numpy as np
 from ...isa.dtype import DType
 from ...isa.errors import ConfigError, ProgramError, UnsupportedError
 from ...isa.sparse import CHOICE_OPS, SCORE_OPS
-from ...isa.work import GroupedShape, IndexShape, MatmulShape, Unit, Work
+from ...isa.work import GroupedShape, IndexShape, MatmulShape, StateShape, Unit, Work
 from ..spec import CardSpec
 from ..tuning import ProductTuning
 from .rates import PS_PER_S, Bound, UnitDemand, demand_of, ps_for
@@ -75,7 +75,18 @@ def machine_of(card: CardSpec, dtype: DType) -> _Machine:
 
 def tuning_of(card: CardSpec, shape: MatmulShape | GroupedShape) -> ProductTuning:
     """The constants of the library's products of this kind."""
+    if isinstance(shape, StateShape):
+        return _streamed(card.tuning.grouped)
     return card.tuning.matmul if isinstance(shape, MatmulShape) else card.tuning.grouped
+
+
+@lru_cache(maxsize=64)
+def _streamed(tuning: ProductTuning) -> ProductTuning:
+    """The constants where a tile waits for nothing: what it loads and stores is hidden behind others on its core.
+
+    Stores of states are no results of tiles, whose empty rows would be charged for them; HBM counts their bytes.
+    """
+    return tuning.model_copy(update={"wait": 0.0, "store": 0.0, "load": 1.0})
 
 
 @lru_cache(maxsize=256)

@@ -9,7 +9,7 @@ from siltwin.emulator.units.demand import demand
 from siltwin.emulator.units.rates import capacities
 from siltwin.emulator.units.tensor import matmul_plan
 from siltwin.isa.dtype import BF16
-from siltwin.isa.work import GroupedShape, MatmulShape, Unit, Work
+from siltwin.isa.work import GroupedShape, MatmulShape, StateShape, Unit, Work
 
 LAWS = settings(max_examples=100, deadline=None)
 PS_PER_S = 10**12
@@ -90,3 +90,16 @@ def test_a_deal_that_leaves_tiles_half_empty_takes_longer() -> None:
     uneven = demand(grouped([255, 257] * 32, 512, 2048), card)
     assert uneven.alone_ps >= even.alone_ps
     assert dict(uneven.amounts)["tensor"] > dict(even.amounts)["tensor"]
+
+
+@pytest.mark.parametrize("name", ["ascend-910c", "h100-sxm", "mi300x"])
+def test_a_step_of_recurrent_states_is_held_by_reading_and_writing_them(name: str) -> None:
+    states, values, keys = 3072, 128, 128  # 256 sequences of Kimi K3's linear attention, on one of 8 cards
+    state_bytes = 4 * states * values * keys
+    step = Work(
+        Unit.TENSOR, dtype=BF16, ops=2 * states * values * 3 * keys, read_bytes=state_bytes, write_bytes=state_bytes,
+        shape=StateShape((1,) * states, values, 3 * keys),
+    )  # fmt: skip
+    card = load_card(name)
+    asked, least_ps = demand(step, card), 2 * state_bytes * PS_PER_S // card.hbm.attainable_bytes_per_s
+    assert asked.bound == "hbm" and least_ps <= asked.alone_ps <= 1.2 * least_ps
