@@ -318,9 +318,12 @@ def _covered(path: str, evidence: Mapping[str, Evidence]) -> bool:
 
 
 def _settable(tree: dict[str, Any]) -> dict[str, Any]:
-    """Every dotted key that holds one value or a list of plain values, with what it holds now."""
+    """Every dotted key that holds one value or a list of plain values, with what it holds now.
+
+    What a card says of its calibration is no setting: it is what was found.
+    """
     keys: dict[str, Any] = {}
-    for path, value in _leaves(tree):
+    for path, value in _leaves({key: held for key, held in tree.items() if key != "calibration"}):
         parent, _, last = path.rpartition(".")
         keys[path] = value
         if last.isdigit() and parent not in OPEN_MAPPINGS:

@@ -147,6 +147,12 @@ def test_what_was_learned_is_off_on_a_card_that_was_changed(trees: Trees) -> Non
     assert physics_ps(matmul(256, 256, 256), changed) == physics_ps(matmul(256, 256, 256), override(CARD, change))
 
 
+def test_what_a_calibration_found_cannot_be_set(trees: Trees) -> None:
+    for key in ("calibration.seed", "calibration.kinds.matmul.rows"):
+        with pytest.raises(ConfigError, match=f"no number or setting '{key}'"):
+            override(learned_card(trees), {key: "3"})
+
+
 def test_other_types_and_other_instructions_are_not_corrected(trees: Trees) -> None:
     work = matmul(256, 2048, 2048)
     fp16 = replace(work, dtype=FP16)
