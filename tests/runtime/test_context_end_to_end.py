@@ -183,7 +183,8 @@ def test_a_long_prompt_is_faster_on_more_shares_and_the_ring_hides_transfers_beh
         for layout, prefill in (("cp=1", "ring"), ("cp=4", "ring"), ("cp=4", "allgather"))
     )
     for result in (ring, gathered):
-        assert 0.25 < result.report.totals.elapsed_ps / whole.report.totals.elapsed_ps < 0.5
+        # more than a quarter: launches do not shrink with a share
+        assert 0.25 < result.report.totals.elapsed_ps / whole.report.totals.elapsed_ps < 0.6
     busy = sum(span.end_ps - span.start_ps for span in ring.spans if span.card == 0)
     assert busy > 1.2 * ring.report.totals.elapsed_ps
 

@@ -27,6 +27,11 @@ def run(path: Path, **changes: Any) -> RunResult:
     return run_job(Job(str(path), ignore_eos=True, **{**options, "max_new_tokens": 24, **changes}))
 
 
+def held(result: RunResult) -> dict[int, list[tuple[int, str]]]:
+    """What every card allocated and freed, in order; when it did is of what experts got, which numbers alone know."""
+    return {rank: [(size, tag) for _, size, tag in events] for rank, events in result.memory.items()}
+
+
 @pytest.mark.parametrize("chunk", [None, 7])
 @pytest.mark.parametrize("family", SCALED_FAMILIES)
 def test_pages_let_go_and_used_again_change_no_number(tmp_path: Path, family: str, chunk: int | None) -> None:
@@ -40,7 +45,7 @@ def test_pages_let_go_and_used_again_change_no_number(tmp_path: Path, family: st
         assert list(result.report.requests[index].tokens) == tokens
     assert all(card.live_at_end_bytes == 0 for card in result.report.cards)
     off = run(path, layout="tp=2,pp=2", kv_pages="ideal", chunk_tokens=chunk, payload=False)
-    assert off.memory == run(path, layout="tp=2,pp=2", kv_pages="ideal", chunk_tokens=chunk).memory
+    assert held(off) == held(run(path, layout="tp=2,pp=2", kv_pages="ideal", chunk_tokens=chunk))
 
 
 @pytest.mark.parametrize(
@@ -80,7 +85,7 @@ def test_what_is_cached_beforehand_is_computed_with_pages_to_spare(tmp_path: Pat
     for name, values in unified.logits.items():
         np.testing.assert_array_equal(ideal.logits[name], values)
     off = run(path, kv_pages="ideal", payload=False, layout="tp=2", **asked)
-    assert off.memory == run(path, kv_pages="ideal", layout="tp=2", **asked).memory
+    assert held(off) == held(run(path, kv_pages="ideal", layout="tp=2", **asked))
 
 
 def test_a_pool_takes_leading_pages_back_once() -> None:
