@@ -63,13 +63,14 @@ class Calibration(CardPart):
     """All of a calibration: kinds as `emulator.tuning` names them, and what can be told of its data.
 
     `sources` name the files read with a digest of each. The file `beside` the card's own holds the hashes of all rows
-    that a fit saw, and what was learned.
+    that a fit saw, of which `seen` is a digest, and what was learned.
     """
 
     seed: int
     sources: dict[str, str]
     kinds: dict[str, KindCalibration]
     beside: str = ""
+    seen: str = ""
 
 
 def sizes_of(work: Work) -> tuple[str, Sizes] | None:

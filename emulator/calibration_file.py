@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,12 +31,21 @@ def document_of(hashes: Hashes, learned: Mapping[str, Trees | Grid]) -> bytes:
     return json.dumps(document, indent=None, separators=(",", ":")).encode()
 
 
-def read_rows(path: Path) -> Hashes:
-    """The hashes of all rows that the fit saw, ascending; ConfigError where they cannot be read."""
+def digest_of_rows(hashes: Hashes) -> str:
+    """A digest of the set of rows that a fit saw."""
+    return hashlib.sha256(np.unique(hashes).astype("<u8").tobytes()).hexdigest()[:16]
+
+
+def read_rows(card_file: Path, calibration: Calibration) -> Hashes:
+    """The hashes of all rows that the fit saw, ascending; ConfigError where they cannot be read or are another's."""
+    path = beside(card_file, calibration)
     try:
-        return np.unique(np.array([int(row, 16) for row in _document(path)["rows"]], np.uint64))
+        found = np.unique(np.array([int(row, 16) for row in _document(path)["rows"]], np.uint64))
     except (TypeError, ValueError, OverflowError) as error:
         raise ConfigError(f"{path}: its rows are no hashes: {error}") from None
+    if digest_of_rows(found) != calibration.seen:
+        raise ConfigError(f"{path}: its rows are not those that {card_file} was fitted to; calibrate the card again")
+    return found
 
 
 def with_learned(calibration: Calibration, card_file: Path) -> Calibration:

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from ...emulator.calibration_file import beside, document_of
+from ...emulator.calibration_file import beside, digest_of_rows, document_of
 from ...emulator.spec import CardSpec
 from ...isa.errors import ConfigError
 from ..files import check_outputs, write_file
@@ -33,7 +33,8 @@ def write_calibrated(output: str, found: Calibrated) -> None:
     """The card's file, and beside it the rows that were seen and what was learned of them."""
     assert found.card.calibration is not None
     path = Path(output)
-    calibration = found.card.calibration.model_copy(update={"beside": f"{path.stem}.calibration.json"})
+    told = {"beside": f"{path.stem}.calibration.json", "seen": digest_of_rows(found.row_hashes)}
+    calibration = found.card.calibration.model_copy(update=told)
     learned = {kind: told.correction for kind, told in calibration.kinds.items() if told.correction is not None}
     content = document_of(found.row_hashes, learned)
     write_file(str(beside(path, calibration)), lambda stream: stream.write(content))

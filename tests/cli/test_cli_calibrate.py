@@ -1,5 +1,6 @@
 """`siltwin calibrate`: the card it writes, what it says of it, the points it suggests, and its errors."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -38,11 +39,21 @@ def test_no_calibration_sees_the_rows_that_its_errors_are_of(siltwin: Cli, data:
     assert card.calibration is not None
     (table,) = read_measured(data)
     held_out = table.row_hashes[~training_rows(table, seed=3)]
-    seen = read_rows(beside(output, card.calibration))
+    seen = read_rows(output, card.calibration)
     told = card.calibration.kinds["matmul"]
     assert not np.isin(held_out, seen).any() and np.isin(seen, table.row_hashes).all()
     assert told.errors.rows == len(held_out) > 0
     assert len(seen) >= told.rows == (12 if fit == "points" else len(table) - len(held_out))
+
+
+def test_rows_that_were_taken_off_the_list_of_those_seen_are_missed(siltwin: Cli, data: Path) -> None:
+    output = calibrated(siltwin, data)
+    calibration = load_card(output).calibration
+    assert calibration is not None
+    file = beside(output, calibration)
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"rows": []}))
+    result = siltwin("fidelity", "--card", str(output), "--data", str(data))
+    assert result.exit_code == 2 and "its rows are not those" in result.output
 
 
 def test_a_calibrated_card_says_which_constants_were_fitted_and_how_well(siltwin: Cli, data: Path) -> None:
