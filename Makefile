@@ -8,7 +8,7 @@ JOB := $(MODEL) --card ascend-910b2 --layout tp=3,pp=2 --dtype bfloat16 --prompt
 SCALED := Kimi-K3 --scale --card ascend-910b2 --layout tp=2,pp=2,dp=2,ep=4 --dtype float32 --kv-dtype float32 \
 	--batch 2 --input-len 32 --output-len 16
 PYTEST := $(BIN)/python -m pytest -n 2
-SAMPLE ?= 24
+SAMPLE ?= 12
 
 .PHONY: run test test-long test-sample lint readme fidelity setup clean
 
