@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from ...isa.dtype import parse_dtype
 from ...isa.errors import ConfigError
 from ..fabric.emulate import Fabric
 from ..fabric.messages import collective_of, message_of, whole_bytes
+from .records import records
 from .typed import PS_PER_US, Beside, h800
 
 TEXTS = ("source", "mode", "dispatch_dtype", "combine_dtype")
@@ -47,15 +47,8 @@ def stated_exchanges(path: Path) -> tuple[Exchange, ...]:
     those send a token once to a node, and the rate they state is not of these bytes. Rows of other systems are left
     out; ConfigError names the line and what is wrong in it.
     """
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            missing = [name for name in (*TEXTS, *COUNTS) if name not in (reader.fieldnames or ())]
-            if missing:
-                raise ConfigError(f"{path}: no column {missing[0]!r}; exchanges have {', '.join(TEXTS + COUNTS)}")
-            return tuple(own for record in reader for own in _exchanges(record, f"{path}:{reader.line_num}"))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ConfigError(f"{path}: {error}") from error
+    found = records(path, (*TEXTS, *COUNTS), "a table of exchanges")
+    return tuple(own for record, where in found for own in _exchanges(record, where))
 
 
 def _exchanges(record: Mapping[str, str], where: str) -> Iterator[Exchange]:

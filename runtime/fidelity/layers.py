@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
 import json
 import math
 from collections import defaultdict
@@ -20,6 +18,7 @@ from ..job import Job
 from ..prepare import prepare
 from ..run import start_run, time_step
 from ..scheduler import Entry, Step
+from .records import records
 
 COUNTS = ("n_head", "n_kv_head", "n_embd", "n_expanded_embd", "vocab_size", "num_tokens", "num_tensor_parallel_workers")
 TIME = "time_stats.{}.median"  # milliseconds
@@ -66,16 +65,8 @@ def measured_layers(path: Path) -> tuple[LayerRow, ...]:
 
     ConfigError names the file, the line and what is wrong; layers without a gate are refused.
     """
-    try:
-        with gzip.open(path, "rt") if path.suffix == ".gz" else path.open(newline="") as file:
-            reader = csv.DictReader(file)
-            wanted = (*COUNTS, "use_gated_mlp", *map(TIME.format, OPERATORS))
-            missing = [name for name in wanted if name not in (reader.fieldnames or ())]
-            if missing:
-                raise ConfigError(f"{path}: no column {missing[0]!r}; a table of layers has {', '.join(wanted)}")
-            return tuple(_row(record, f"{path}:{reader.line_num}") for record in reader)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ConfigError(f"{path}: {error}") from error
+    wanted = (*COUNTS, "use_gated_mlp", *map(TIME.format, OPERATORS))
+    return tuple(_row(record, where) for record, where in records(path, wanted, "a table of layers"))
 
 
 def _row(record: Mapping[str, str], where: str) -> LayerRow:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections import Counter
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from typing import NamedTuple
 
 from ...isa.errors import ConfigError
 from .frameworks import FRAMEWORKS
+from .records import records
 
 TEXTS = ("id", "backend", "model_path", "system", "gemm_quant_mode")
 COUNTS = ("isl", "osl", "batch_size", "tp_size", "pp_size")
@@ -99,25 +99,14 @@ def measured_serving(path: Path, notes: list[str]) -> tuple[ServingRow, ...]:
     """
     left_out: Counter[str] = Counter()
     rows = []
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            missing = [name for name in (*TEXTS, *COUNTS, TIME) if name not in (reader.fieldnames or ())]
-            if missing:
-                raise ConfigError(f"{path}: no column {missing[0]!r}; a table of servers has {', '.join(_COLUMNS)}")
-            for record in reader:
-                why = _why_not(record)
-                if why:
-                    left_out[why] += 1
-                else:
-                    rows.append(_row(record, f"{path}:{reader.line_num}"))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ConfigError(f"{path}: {error}") from error
+    for record, where in records(path, (*TEXTS, *COUNTS, TIME), "a table of servers"):
+        why = _why_not(record)
+        if why:
+            left_out[why] += 1
+        else:
+            rows.append(_row(record, where))
     notes += [f"{path.name}: {count} servers left out: {why}" for why, count in left_out.items()]
     return tuple(rows)
-
-
-_COLUMNS = (*TEXTS, *COUNTS, TIME)
 
 
 def _why_not(record: Mapping[str, str | None]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from ...isa.instruction import Dim, Instruction, TensorType
 from ...isa.operands import Ref
 from ...isa.products import QUANTISED_GROUPED_MATMUL, QUANTISED_MATMUL
 from ...isa.program import Binding, Block, BoundShapes, Issue
+from .records import records
 
 PS_PER_US = 10**6
 BLOCK = 128  # elements of an input, and sides of a weight, that share a scale
@@ -71,15 +71,7 @@ class Product:
 
 def stated_products(path: Path) -> tuple[Product, ...]:
     """The rows of a CSV file with the columns of COLUMNS; ConfigError names the line and what is wrong in it."""
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
-            if missing:
-                raise ConfigError(f"{path}: no column {missing[0]!r}; a table of fp8 products has {', '.join(COLUMNS)}")
-            return tuple(_product(record, f"{path}:{reader.line_num}") for record in reader)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ConfigError(f"{path}: {error}") from error
+    return tuple(_product(record, where) for record, where in records(path, COLUMNS, "a table of fp8 products"))
 
 
 def _product(record: Mapping[str, str], where: str) -> Product:
